@@ -36,7 +36,7 @@ struct device {
 struct bridge {
 	char address[20], role[16];
 	struct link link;
-	unsigned number; /* of the switch */
+	unsigned number; /* number of the switch to which the bridge belongs */
 };
 
 struct model_topo {

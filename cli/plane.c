@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock plane`: parses the options of the plane, and runs it. Keys of the object
- * store are never an option: the plane finds them as s3:// does.
+ * Implements `penstock plane`: parses its options, and runs the plane. Access keys of the object
+ * store are never an option. The plane gets them from the same places as s3:// URLs.
  */
 #include <ctype.h>
 #include <pwd.h>
@@ -43,7 +43,7 @@ enum option_code {
 	JSON
 };
 
-/* Parses a number. After an error it prints a message and returns false. */
+/* Parses the number that an option has. After an error it prints a message and returns false. */
 static bool number(const char *option, uint64_t min, uint64_t max, unsigned *out)
 {
 	uint64_t n;
@@ -57,7 +57,8 @@ static bool number(const char *option, uint64_t min, uint64_t max, unsigned *out
 	return true;
 }
 
-/* Returns the number of a user, whose name or number is `text`. */
+/* Finds the number of a user. `text` is the user's name or number. Returns false if there is no
+ * such user. */
 static bool user_find(const char *text, unsigned *out)
 {
 	const struct passwd *found;
@@ -75,7 +76,7 @@ static bool user_find(const char *text, unsigned *out)
 	return found;
 }
 
-/* Parses a list of users, separated by commas. */
+/* Parses an option whose value is a list of users, separated by commas. */
 static bool parse_users(const char *option, unsigned *users, unsigned *count)
 {
 	char name[256];
@@ -111,7 +112,7 @@ static bool parse_role(struct pl_options *o)
 	return false;
 }
 
-/* Takes an option with a text. Returns false if the option has none. */
+/* Handles an option whose value is stored as text. Returns false if `c` is another option. */
 static bool text_option(int c, struct pl_options *o)
 {
 	const char **texts[] = {
@@ -204,7 +205,7 @@ static int plane_parse(int argc, char **argv, struct plane_args *a)
 
 static bool as_json;
 
-/* Prints where the plane listens. Programs that start it wait for this line. */
+/* Prints where the plane listens. A program that starts the plane can wait for this line. */
 static void print_ready(const struct pl_options *options, unsigned metrics_port)
 {
 	struct json j;

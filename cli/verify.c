@@ -55,7 +55,7 @@ static int open_cold(const char *name, bool *from_drive)
 	fdatasync(fd); /* writes dirty pages back, because they cannot be dropped */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (drive_is_memory(fd))
-		*from_drive = false; /* the bytes may come from memory all the same */
+		*from_drive = false; /* the drive is memory, so the bytes come from memory */
 	if (visible && cached_pages(fd, 0) == 0)
 		return fd;
 	/* Some kernels accept O_DIRECT for a file of tmpfs, but still copy from memory. */

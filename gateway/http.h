@@ -39,7 +39,8 @@ struct gw_reply {
 /* A request and its reply. */
 struct gw_http_request {
 	const char *method;
-	char *target; /* as on the wire: path, and query after a '?' */
+	/* target of the request as it was sent: the path, and the query after a '?' */
+	char *target;
 	struct pst_header headers[PST_SIGV4_HEADERS_MAX]; /* names in lower case */
 	unsigned header_count;
 	char *header_names; /* memory that contains the names of the headers */

@@ -24,7 +24,7 @@ struct gw_keys;
 /* One access key. The strings are valid as long as the keys are held. */
 struct gw_key {
 	const char *name, *secret;
-	const char *buckets; /* as in the file */
+	const char *buckets; /* list of buckets as it is in the file of access keys */
 	bool write;
 	const char *upstream_key, *upstream_secret; /* NULL if there are none */
 	/* caches of the signing keys of both secrets (sigv4.h); NULL if there is no memory for

@@ -17,7 +17,7 @@
 
 /* All members are 0 at first. */
 struct gw_metrics {
-	/* by operation and by the first digit of the status */
+	/* number of requests by operation and by the first digit of their status */
 	atomic_ullong requests[GW_OPS_MAX][6];
 	atomic_ullong bytes_in, bytes_out; /* bodies of requests and of replies */
 	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */

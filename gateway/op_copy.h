@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of objects, and parts that are copied. Called through the table in route.c. Each function
- * fills the reply, also after an error; "Amazon S3 API Reference" describes the operations.
+ * Handles CopyObject and UploadPartCopy. Called through the table in route.c. Each function fills
+ * the reply, also after an error. "Amazon S3 API Reference" describes the operations.
  */
 #ifndef GW_OP_COPY_H
 #define GW_OP_COPY_H

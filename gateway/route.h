@@ -11,7 +11,7 @@
 enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT, GW_CONTROL };
 
 struct gw_op {
-	const char *name; /* as in the API reference */
+	const char *name; /* name of the operation in S3's API reference */
 	const char *method;
 	enum gw_level level;
 	/* parameter that must be in the query, such as "uploads"; NULL for none. For GW_CONTROL the

@@ -50,7 +50,7 @@ struct gw_upstream {
 /* A request on its way to the upstream. The stream refers to it as long as the connection or the
  * exchange holds the stream. */
 struct passage {
-	struct passage *next, **prev; /* in the list of all */
+	struct passage *next, **prev; /* links of the list of all passages */
 	struct gw_upstream *upstream;
 	struct gw_stream *stream;
 	struct gw_job job;

@@ -47,7 +47,8 @@ static time_t now_s(void)
 	return t.tv_sec;
 }
 
-/* Returns the number of bytes that the client has sent and acknowledged. */
+/* Returns how many bytes the connection has moved: those that the client has acknowledged, and
+ * those that were received from the client. */
 static uint64_t moved(int fd)
 {
 	struct tcp_info info = {0};

@@ -124,6 +124,7 @@ struct penstock_device_opts;
  *			wait for an answer. Default: 10 and 30
  *	insecure	1: the server's certificate is not checked. By default it must be signed
  *			by a CA of the system, or by one in the file AWS_CA_BUNDLE
+ *	unchecked	1: a checksum of the whole object is not compared
  *	rdma		S3 over RDMA: off: never; auto: if the server is on this host; on: also if
  *			it is on another host; require: nothing else is allowed. Default:
  *			PENSTOCK_RDMA, or auto
@@ -142,7 +143,9 @@ struct penstock_device_opts;
  * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
  * and windows of this process, see penstock_object.h. If the server does not do so, the bytes go by
  * HTTP. The report then has the reason, and penstock_storage_info has the number of parts that went
- * by HTTP. A server that ignores a token gets no more tokens from this process.
+ * by HTTP. A server that ignores a token gets no more tokens from this process. For reads into a
+ * GPU, windows are in the GPU's memory if a server on this host can access it (penstock serve
+ * --device), and the object has no checksum that the library compares.
  *
  * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
  * the device more lanes or a longer ring (struct penstock_device_opts).
@@ -420,11 +423,10 @@ struct penstock_end_opts {
  * together, which may take minutes. If the deadline passes or *stop is set meanwhile, the function
  * returns within about 0.1 s. The object may then exist or appear later. Another commit continues,
  * and finds out whether the object appeared. Of a file, only the start of the commit depends on the
- * options. Any thread.
+ * options. The other errors are those of penstock_commit. Any thread.
  *
  * -ETIME	the deadline has passed
  * -ECANCELED	*stop is not 0
- *		and the errors of penstock_commit
  */
 PENSTOCK_API int penstock_commit_with(struct penstock_storage *st,
 				      const struct penstock_end_opts *opts);
@@ -450,12 +452,11 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
  *
  * The abort of an object asks the server to drop the parts, and waits at most 5 s for the answer.
  * If it fails, the error names the upload, whose parts the server may keep. Another abort asks
- * again. Any thread.
+ * again. The other errors are those of penstock_abort. Any thread.
  *
  * -EEXIST	a commit was stopped, and the object has appeared nevertheless
  * -ETIME	the deadline has passed
  * -ECANCELED	*stop is not 0
- *		and the errors of penstock_abort
  */
 PENSTOCK_API int penstock_abort_with(struct penstock_storage *st,
 				     const struct penstock_end_opts *opts);
@@ -1140,7 +1141,9 @@ struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
-	const char *text;      /* sentence for `why`, valid as long as the report is valid */
+	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
+	 * its windows are, or "". Valid as long as the report is valid. */
+	const char *text;
 	const char *engine;    /* engine that made the path's system calls; "none" if there were
 				* none. If there were several engines, the one of the last chunk */
 	uint64_t reserved;
@@ -1189,7 +1192,9 @@ struct penstock_explain_path {
 	int proven; /* 1 if a test has shown that the path delivers the bytes, 0 if the path needs
 		     * no test, -1 if no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
-	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
+	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
+	 * its windows are, or "". */
+	char text[PENSTOCK_TEXT_MAX];
 	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The role of a client plane: windows in a tenant's memory, and GETs and PUTs with the keys of the
- * plane. A tenant can name only its own windows, and only the buckets that the plane permits.
+ * Serves the tenants that are clients: opens windows in a tenant's memory, and sends GET and PUT
+ * requests with the access keys of the plane. A tenant can use only its own windows, and only the
+ * buckets that the plane's options permit.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,17 +12,17 @@
 #include "object/client.h"
 #include "tenant.h"
 
-/* A request in flight. */
+/* A request of a tenant that is in flight. */
 struct flight {
 	bool busy;
 	enum penstock_op op;
-	uint64_t user; /* the tenant's value */
+	uint64_t user; /* value that the tenant has passed with START */
 };
 
 struct client {
 	struct penstock_object_client *client;
 	struct pl_table windows;
-	struct flight *flights; /* in_flight_max of the options */
+	struct flight *flights; /* array of `in_flight_max` elements */
 };
 
 struct window {
@@ -89,7 +90,7 @@ static int window_open(struct pl_tenant *tenant, const struct pst_plane_window *
 	}
 	answer->id = pl_table_add(&c->windows, w);
 	if (!answer->id) {
-		/* No server has the token. */
+		/* No server has received the token yet. */
 		penstock_object_release(w->inner);
 		free(w);
 		return pst_fail(err, PENSTOCK_WHY_IO_ERROR,
@@ -103,7 +104,8 @@ static int window_open(struct pl_tenant *tenant, const struct pst_plane_window *
 	return 0;
 }
 
-/* Closes a window. Returns -EBUSY while a request of it is in flight. */
+/* Closes a window. Returns -EBUSY while a request uses it. Sets *cut if a server may still access
+ * the window's pages. */
 static int window_free(struct pl_tenant *tenant, struct window *w, bool *cut, struct pst_err *err)
 {
 	int ret = penstock_object_release(w->inner);
@@ -112,7 +114,8 @@ static int window_free(struct pl_tenant *tenant, struct window *w, bool *cut, st
 		pl_fail_public(ret, err);
 	if (ret == -EBUSY)
 		return ret;
-	/* A server may have the pages: only the tenant can replace its own mapping of them. */
+	/* A server may still have the old pages. Only the tenant can replace its own mapping of
+	 * them. */
 	*cut = ret || pst_object_buffer_is_cut(w->memory->buffer);
 	if (*cut)
 		pl_count(&tenant->plane->counts.cut_off);
@@ -141,7 +144,7 @@ static int window_release(struct pl_tenant *tenant, uint64_t id, struct pst_plan
 
 /* ---- requests ---- */
 
-/* Returns whether the list of names, separated by commas, has the name. */
+/* Returns whether a list of names, separated by commas, contains `name`. */
 static bool list_has(const char *list, const char *name)
 {
 	size_t len = strlen(name);
@@ -186,7 +189,7 @@ static int request_start(struct pl_tenant *tenant, const struct pst_plane_start 
 		ret = pl_begin(tenant, err);
 	if (ret)
 		return ret;
-	while (c->flights[i].busy) /* pl_begin has left one */
+	while (c->flights[i].busy) /* pl_begin has checked that one element is free */
 		i++;
 	c->flights[i] = (struct flight){true, w->op, start->user};
 	request.bucket = start->bucket;
@@ -266,7 +269,7 @@ static int client_memory_take(struct pl_tenant *tenant, struct pl_memory *memory
 	return pst_object_buffer_adopt(c->client, &memory->shared, &memory->buffer, err);
 }
 
-/* The windows have been released. */
+/* Frees a tenant's memory. Its windows have been released. */
 static void client_memory_free(struct pl_tenant *tenant, struct pl_memory *memory)
 {
 	(void)tenant;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements metrics.h. One connection at a time, each for at most a few seconds: a scraper asks
- * rarely. A request is not parsed beyond its first line.
+ * Implements metrics.h. It serves one connection at a time, each for at most a few seconds, because
+ * metrics are requested rarely. It parses only the first line of a request.
  */
 #include "metrics.h"
 
@@ -129,7 +129,7 @@ void pl_metrics_write(const struct pl_counts *c, struct pst_text *out)
 
 /* ---- the thread ---- */
 
-/* Receives until the end of the request's head. Returns whether it has come in time. */
+/* Receives the head of a request. Returns false if its end does not arrive in time. */
 static bool head_receive(int fd, char *head, size_t size)
 {
 	uint64_t until = pst_now_ns() + REQUEST_MS * UINT64_C(1000000);
@@ -180,7 +180,7 @@ static void connection_serve(const struct pl_metrics *metrics, int fd)
 	pst_text_put_str(&reply, "\r\n\r\n");
 	if (body.len)
 		pst_text_put(&reply, body.at, body.len);
-	/* An error means that the scraper has gone. */
+	/* ignores an error, which means that the client has disconnected */
 	if (!reply.failed && !body.failed)
 		(void)!send(fd, reply.at, reply.len, MSG_NOSIGNAL);
 	free(body.at);
@@ -209,7 +209,7 @@ static void *metrics_run(void *arg)
 
 /* ---- open and close ---- */
 
-/* Divides ADDRESS:PORT; an IPv6 address is in brackets. */
+/* Splits ADDRESS:PORT into host and port. An IPv6 address is in brackets. */
 static bool where_parse(const char *where, char *host, size_t host_len, const char **port)
 {
 	const char *colon = strrchr(where, ':');
@@ -289,7 +289,7 @@ struct pl_metrics *pl_metrics_open(struct pl_plane *plane, const char *where, un
 	return metrics;
 }
 
-/* The thread has ended or will end, because plane->stop is readable. */
+/* Frees the metrics. plane->stop is readable, so the thread has ended or is ending. */
 void pl_metrics_close(struct pl_metrics *metrics)
 {
 	if (!metrics)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a plane: it listens, accepts tenants whose user is permitted, and ends after SIGTERM
- * when nothing is in flight. A second signal, or the time limit, ends it at once. Called by
- * cli/plane.c.
+ * Runs a plane: listens on its socket, and accepts tenants whose user is permitted. After SIGTERM
+ * it waits until no operation is in flight, and then exits. A second signal, or the time limit,
+ * makes it exit at once. Called by cli/plane.c.
  */
 #include "plane.h"
 
@@ -29,7 +29,7 @@ struct plane {
 	struct pl_tenant *tenants;
 	struct pl_metrics *metrics;
 	int fd, signals;
-	struct stat socket; /* the file of the socket, as this process has made it */
+	struct stat socket; /* state of the socket's file as this process has created it */
 	char *why;
 	size_t why_len;
 };
@@ -42,7 +42,7 @@ static int say(const struct plane *p, int code, const char *what)
 
 /* ---- the socket ---- */
 
-/* Removes a socket that no process listens at any more. Returns whether the name is free. */
+/* Removes the socket of a plane that no longer runs. Returns whether the name is then free. */
 static bool stale_remove(const struct sockaddr_un *address)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -61,7 +61,8 @@ static int socket_listen(struct plane *p)
 {
 	const struct pl_options *o = p->shared.options;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	/* Users that are not permitted are refused by SO_PEERCRED, too. */
+	/* Any user may connect if further users are permitted. The plane then checks each user with
+	 * SO_PEERCRED. */
 	mode_t mode = o->user_count ? 0666 : 0600, mask;
 	int ret;
 
@@ -89,7 +90,7 @@ static int socket_listen(struct plane *p)
 	return 0;
 }
 
-/* Removes the socket, unless another process has replaced it. */
+/* Removes the socket's file, unless another process has replaced it. */
 static void socket_close(struct plane *p)
 {
 	struct stat st;
@@ -115,7 +116,7 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
-/* Tells a process why it does not become a tenant. */
+/* Tells a process the reason why it is refused, and closes its connection. */
 static void refuse(int fd, int code, enum penstock_why why, const char *text)
 {
 	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER};
@@ -123,7 +124,8 @@ static void refuse(int fd, int code, enum penstock_why why, const char *text)
 	answer.answer.result = -code;
 	answer.answer.why = why;
 	snprintf(answer.answer.text, sizeof(answer.answer.text), "%s", text);
-	/* The queue of a new connection has room. The process may have gone. */
+	/* Ignores an error. The queue of a new connection has room, so an error means that the
+	 * process has disconnected. */
 	(void)pst_plane_send(fd, &answer, -1);
 	close(fd);
 }
@@ -161,7 +163,8 @@ static void tenant_accept(struct plane *p)
 	p->tenants = tenant;
 }
 
-/* Joins the threads of tenants that have ended, or of all. */
+/* Joins the threads of tenants that have ended. If `all` is true, waits for the threads of all
+ * tenants. */
 static void tenants_join(struct plane *p, bool all)
 {
 	struct pl_tenant **at = &p->tenants;
@@ -181,7 +184,8 @@ static void tenants_join(struct plane *p, bool all)
 
 /* ---- the loop ---- */
 
-/* Waits for something to happen. Returns whether a signal has come. */
+/* Waits for a connection, for the end of a tenant's work, or for a signal. Returns whether a signal
+ * has arrived. */
 static bool plane_wait(struct plane *p, int timeout_ms)
 {
 	struct pollfd fds[3] = {
@@ -197,7 +201,7 @@ static bool plane_wait(struct plane *p, int timeout_ms)
 	return fds[2].revents && read(p->signals, &info, sizeof(info)) == (ssize_t)sizeof(info);
 }
 
-/* Lets requests and moves in flight end. */
+/* Waits until the requests and moves in flight have completed, up to the time limit. */
 static void drain(struct plane *p)
 {
 	struct pl_plane *plane = &p->shared;
@@ -222,7 +226,7 @@ static int plane_start(struct plane *p, unsigned *metrics_port)
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
-	/* All threads inherit the mask, so that only the main thread takes the signals. */
+	/* All threads inherit this signal mask, so only the main thread receives the signals. */
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	p->shared.stop = eventfd(0, EFD_CLOEXEC);
 	p->shared.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process `penstock plane`: carries out the transfers of S3 over RDMA for other processes, its
- * tenants, which hold neither the network card nor the keys. Part of the command, not of the
- * library. The messages are in src/object/plane_message.h.
+ * The process `penstock plane`. It makes the transfers of S3 over RDMA for other processes, which
+ * are called its tenants. The tenants have access neither to the network card nor to the access
+ * keys. The plane is part of the command, not of the library. src/object/plane_message.h describes
+ * the messages.
  *
- * The main thread accepts tenants. Each tenant has a thread, and a client or a server of the object
- * API of its own: so no tenant shares numbers, secrets, connections or queues with another one, and
- * a call that blocks delays its own tenant only.
+ * The main thread accepts tenants. Each tenant has its own thread, and its own client or server of
+ * the object API. So tenants share no numbers, secrets, connections or queues, and a call that
+ * blocks delays only its own tenant.
  */
 #ifndef PLANE_PLANE_H
 #define PLANE_PLANE_H
@@ -20,24 +21,27 @@
 #include "penstock_object.h"
 
 struct pl_options {
-	const char *listen;    /* path of the socket */
-	const unsigned *users; /* users that may be tenants, beside root and the plane's own */
+	const char *listen; /* path of the socket */
+	/* users whose processes may be tenants, in addition to root and the plane's own user */
+	const unsigned *users;
 	unsigned user_count;
-	bool no_clients, no_servers; /* roles that are refused */
-	const char *buckets;	     /* names, separated by commas; NULL: all */
+	bool no_clients, no_servers; /* roles that tenants may not have */
+	/* buckets that tenants may use, separated by commas; NULL: all */
+	const char *buckets;
 	bool read_only;
-	/* of the clients and servers of tenants, see penstock_object.h */
+	/* options for the tenants' clients and servers, see penstock_object.h */
 	const char *transports, *address, *device, *networks;
 	bool require_encryption;
 	const unsigned *server_users;
 	unsigned server_user_count;
 	unsigned channels;
-	/* limits; those below the first are for each tenant */
+	/* limits: the number of tenants, and four limits for each tenant */
 	unsigned tenants_max, memories_max, windows_max, in_flight_max;
 	uint64_t memory_max;
 	unsigned drain_s;
-	const char *metrics; /* ADDRESS:PORT; NULL: none */
-	/* Called when the plane listens. */
+	/* ADDRESS:PORT at which metrics are served; NULL: no metrics */
+	const char *metrics;
+	/* Called once when the plane has begun to listen. */
 	void (*ready)(const struct pl_options *options, unsigned metrics_port);
 };
 
@@ -58,32 +62,42 @@ enum pl_outcome {
 };
 
 struct pl_counts {
-	_Atomic uint64_t tenants;	     /* that are connected */
-	_Atomic uint64_t tenants_total[2];   /* clients, servers */
-	_Atomic uint64_t refused_user;	     /* connections of users that are not permitted */
-	_Atomic uint64_t refused_version;    /* HELLOs of another version, or of a refused role */
-	_Atomic uint64_t refused[PL_LIMITS]; /* questions beyond a limit */
-	_Atomic uint64_t refused_name;	     /* questions with a number that the tenant has not */
-	_Atomic uint64_t refused_policy;     /* requests for buckets that are not permitted */
-	_Atomic uint64_t malformed;	     /* tenants that sent a malformed message */
-	_Atomic uint64_t lost;		     /* tenants that ended with open windows or moves */
-	_Atomic uint64_t lost_windows;	     /* windows that were open then, and were fenced */
-	_Atomic uint64_t cut_off;	     /* releases that could not fence a server */
-	_Atomic uint64_t memory;	     /* bytes of memory that tenants share */
-	_Atomic uint64_t in_flight;	     /* requests and moves */
-	_Atomic uint64_t requests[2][PL_OUTCOMES]; /* GETs, PUTs */
+	_Atomic uint64_t tenants;	   /* tenants that are connected now */
+	_Atomic uint64_t tenants_total[2]; /* tenants since the start: clients, servers */
+	_Atomic uint64_t refused_user;	   /* connections of users that are not permitted */
+	/* HELLO messages with another version or with a refused role */
+	_Atomic uint64_t refused_version;
+	/* questions that were refused because of a limit */
+	_Atomic uint64_t refused[PL_LIMITS];
+	/* questions with a number that does not exist for this tenant */
+	_Atomic uint64_t refused_name;
+	/* requests that were refused because of `buckets` or `read_only` */
+	_Atomic uint64_t refused_policy;
+	/* tenants that were disconnected because of a malformed message */
+	_Atomic uint64_t malformed;
+	/* tenants that ended with open windows or moves in flight */
+	_Atomic uint64_t lost;
+	/* windows of these tenants, which were then closed to servers */
+	_Atomic uint64_t lost_windows;
+	/* releases after which a server may still have had access */
+	_Atomic uint64_t cut_off;
+	_Atomic uint64_t memory;		   /* bytes of memory that tenants share now */
+	_Atomic uint64_t in_flight;		   /* requests and moves in flight now */
+	_Atomic uint64_t requests[2][PL_OUTCOMES]; /* requests by outcome: GETs, PUTs */
 	_Atomic uint64_t bytes[2][PL_OUTCOMES];
-	_Atomic uint64_t moves[2]; /* completed, failed */
+	_Atomic uint64_t moves[2]; /* moves that have completed, moves that have failed */
 	_Atomic uint64_t moved_bytes;
 };
 
-/* What all tenants share. */
+/* Data that all tenants of a plane share. */
 struct pl_plane {
 	const struct pl_options *options;
-	struct penstock_device *device; /* NULL: no memory of a GPU */
+	/* device for tenants' memory of a GPU; NULL: such memory is refused */
+	struct penstock_device *device;
 	_Atomic bool draining;
 	int stop; /* eventfd that becomes readable when tenants must end */
-	int wake; /* eventfd for the main thread: a tenant has ended, or has nothing in flight */
+	/* eventfd that wakes the main thread: a tenant has ended, or has no operation in flight */
+	int wake;
 	struct pl_counts counts;
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The role of a server plane: parses the tokens that a store has got from its clients, and moves
- * bytes between the store's memory or files and the windows of these clients.
+ * Serves the tenants that are servers. A tenant, such as an object store, passes the tokens that it
+ * has received from its clients. The plane parses the tokens, and moves bytes between the tenant's
+ * memory or files and the windows of these clients.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,12 +15,12 @@
 #include "core/base/log.h"
 #include "tenant.h"
 
-#define FUSE_MAGIC 0x65735546 /* of statfs(2) */
+#define FUSE_MAGIC 0x65735546 /* file system type that statfs(2) returns for FUSE */
 
-/* A move in flight. */
+/* A move of a tenant that is in flight. */
 struct move {
 	bool busy;
-	uint64_t user; /* the tenant's value */
+	uint64_t user; /* value that the tenant has passed with MOVE */
 	struct pl_memory *memories[PENSTOCK_OBJECT_SEGS_MAX];
 	int fds[PENSTOCK_OBJECT_SEGS_MAX];
 	unsigned memory_count, fd_count;
@@ -28,7 +29,7 @@ struct move {
 struct server {
 	struct penstock_object_server *server;
 	struct pl_table remotes;
-	struct move *moves; /* in_flight_max of the options */
+	struct move *moves; /* array of `in_flight_max` elements */
 };
 
 static int open_server(struct pl_tenant *tenant, const struct pst_plane_hello *hello,
@@ -122,7 +123,8 @@ static void move_clear(struct move *move)
 	move->fd_count = move->memory_count = 0;
 }
 
-/* The tenant's process could let a read of a FUSE file hang. */
+/* Returns whether the plane may use a tenant's file. It refuses files on FUSE, because the tenant
+ * could make a read of such a file hang. */
 static bool file_is_usable(int fd)
 {
 	struct statfs fs;
@@ -132,7 +134,8 @@ static bool file_is_usable(int fd)
 	       fs.f_type != FUSE_MAGIC;
 }
 
-/* Translates a piece, and keeps its memory or its descriptor until the move has completed. */
+/* Converts a segment of a message. Keeps its memory or its descriptor until the move has
+ * completed. */
 static int seg_take(struct pl_tenant *tenant, struct move *move, const struct pst_plane_seg *seg,
 		    struct penstock_object_seg *out, struct pst_err *err)
 {
@@ -185,7 +188,7 @@ static int move_start(struct pl_tenant *tenant, const struct pst_plane_move *mes
 	ret = pl_begin(tenant, err);
 	if (ret)
 		return ret;
-	while (move->busy) /* pl_begin has left one */
+	while (move->busy) /* pl_begin has checked that one element is free */
 		move++;
 	move->busy = true;
 	move->user = message->user;
@@ -278,7 +281,7 @@ static void server_counts(struct pl_tenant *tenant, struct pst_plane_counts *out
 		if (traffic->transport)
 			strncpy(out->transports[i], traffic->transport,
 				sizeof(out->transports[i]) - 1);
-		/* An address of this process tells the tenant nothing. */
+		/* A pointer of this process is not valid in the tenant. */
 		traffic->transport = NULL;
 	}
 }
@@ -295,7 +298,7 @@ static void server_stop(struct pl_tenant *tenant)
 	}
 	while ((remote = pl_table_pop(&s->remotes)))
 		penstock_object_forget(remote);
-	/* Cancels the moves, and waits for the threads that carry them out. */
+	/* Cancels the moves, and waits for the threads that make them. */
 	penstock_object_server_close(s->server);
 	for (unsigned i = 0; i < tenant->plane->options->in_flight_max; i++)
 		if (s->moves[i].busy)

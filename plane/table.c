@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements table.h. The low 16 bits of a number are its place, so that a lookup takes one step.
- */
+/* Implements table.h. The low 16 bits of a number are the index of its entry, so a lookup takes one
+ * step. */
 #include "table.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ uint64_t pl_table_add(struct pl_table *table, void *thing)
 
 		if (entry->id)
 			continue;
-		/* The highest bit makes the number unequal to 0. */
+		/* sets the highest bit, so that the number is never 0 */
 		entry->id = (random & ~(uint64_t)(PLACES - 1)) | i | (UINT64_C(1) << 63);
 		entry->thing = thing;
 		table->count++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The things of one tenant, by numbers. A number has random bits, so a tenant's number means
- * nothing in the table of another one, and a number is not used again.
+ * A table of the objects of one tenant, which messages name by numbers. A number contains random
+ * bits. So a number of one tenant does not exist in the table of another one, and a number is not
+ * used twice.
  */
 #ifndef PLANE_TABLE_H
 #define PLANE_TABLE_H
@@ -19,16 +20,16 @@ struct pl_table {
 	unsigned max, count;
 };
 
-/* Returns 0 or -ENOMEM. */
+/* Allocates a table for up to `max` objects. Returns 0 or -ENOMEM. */
 int pl_table_open(struct pl_table *table, unsigned max);
 void pl_table_close(struct pl_table *table);
-/* Adds a thing, and returns its number. Returns 0 if the table is full, or the kernel gives no
- * random bytes. */
+/* Adds an object and returns its number. Returns 0 if the table is full, or if the kernel returns
+ * no random bytes. */
 uint64_t pl_table_add(struct pl_table *table, void *thing);
-/* Returns a thing, or NULL. */
+/* Returns the object with this number, or NULL if there is none. */
 void *pl_table_find(const struct pl_table *table, uint64_t id);
 void pl_table_remove(struct pl_table *table, uint64_t id);
-/* Removes any thing, and returns it; NULL: the table is empty. */
+/* Removes some object and returns it. Returns NULL if the table is empty. */
 void *pl_table_pop(struct pl_table *table);
 
 #endif

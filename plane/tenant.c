@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements tenant.h: the loop of a tenant's thread, HELLO, memory, and the end of a tenant. What
- * a tenant sends is checked by pst_plane_check; a tenant that sends anything else is closed.
+ * Implements tenant.h: the loop of a tenant's thread, the handling of HELLO and of memory, and the
+ * end of a tenant. pst_plane_check checks each message of a tenant. A tenant that sends an invalid
+ * message is disconnected.
  */
 #include "tenant.h"
 
@@ -14,16 +15,17 @@
 #include "common/thread.h"
 #include "core/base/log.h"
 
-#define SEND_MS 10000 /* a tenant that takes no message for this time is closed */
+/* time in ms after which a tenant that receives no messages is disconnected */
+#define SEND_MS 10000
 #define HELLO_MS 10000
-#define BATCH 16 /* messages that are handled before completions are sent */
+#define BATCH 16 /* number of messages that are handled before completions are sent */
 
 static void main_wake(const struct pl_plane *plane)
 {
 	const uint64_t one = 1;
 	ssize_t n = write(plane->wake, &one, sizeof(one));
 
-	(void)n; /* The counter is never near its limit. */
+	(void)n; /* ignores an error; the counter never comes near its limit */
 }
 
 /* ---- for roles ---- */
@@ -61,7 +63,8 @@ int pl_begin(struct pl_tenant *tenant, struct pst_err *err)
 	if (tenant->in_flight >= plane->options->in_flight_max)
 		return pl_fail_limit(tenant, PL_LIMIT_IN_FLIGHT, plane->options->in_flight_max,
 				     "operations in flight", err);
-	/* Counted first: the main thread sets `draining` first, and then reads the count. */
+	/* Counts the operation before it reads `draining`. The main thread sets `draining` before
+	 * it reads the count. So one of the two sees the other's change. */
 	pl_count(&plane->counts.in_flight);
 	tenant->in_flight++;
 	if (!atomic_load(&plane->draining))
@@ -100,7 +103,7 @@ int pl_send(struct pl_tenant *tenant, struct pst_plane_message *message)
 
 /* ---- memory ---- */
 
-/* Returns why the memory exceeds a limit, or 0. */
+/* Returns 0, or -errno if memory of `len` bytes would exceed a limit of the tenant. */
 static int memory_limits(struct pl_tenant *tenant, uint64_t len, struct pst_err *err)
 {
 	const struct pl_options *o = tenant->plane->options;
@@ -187,7 +190,7 @@ static int memory_close(struct pl_tenant *tenant, uint64_t id, struct pst_err *e
 
 /* ---- messages ---- */
 
-/* Sends the result of a question. */
+/* Sends the answer to a question, with the result and the error. */
 static int answer_send(struct pl_tenant *tenant, struct pst_plane_message *answer, int result,
 		       const struct pst_err *err)
 {
@@ -216,7 +219,7 @@ static int hello_check(const struct pl_plane *plane, const struct pst_plane_hell
 	return 0;
 }
 
-/* Makes the connection a tenant of a role. */
+/* Handles HELLO: gives the tenant its role, or refuses it. */
 static int hello_handle(struct pl_tenant *tenant, const struct pst_plane_message *message)
 {
 	struct pst_plane_message answer = {.seq = message->seq};
@@ -234,7 +237,7 @@ static int hello_handle(struct pl_tenant *tenant, const struct pst_plane_message
 	else
 		ret = role->open(tenant, hello, &err);
 	if (ret) {
-		/* The tenant learns the reason; its connection ends in any case. */
+		/* Tells the tenant the reason. The connection ends in any case. */
 		(void)answer_send(tenant, &answer, ret, &err);
 		return ret;
 	}
@@ -256,7 +259,7 @@ static int info_handle(struct pl_tenant *tenant, uint64_t seq)
 	return pl_send(tenant, &answer);
 }
 
-/* Handles a message and its descriptor. A negative result ends the tenant. */
+/* Handles a message and its descriptor. If the result is negative, the tenant is disconnected. */
 static int message_handle(struct pl_tenant *tenant, const struct pst_plane_message *message, int fd)
 {
 	struct pst_plane_message answer = {.seq = message->seq};
@@ -293,7 +296,7 @@ static int message_handle(struct pl_tenant *tenant, const struct pst_plane_messa
 	return answer_send(tenant, &answer, ret, &err);
 }
 
-/* Handles some of the messages that have arrived. */
+/* Handles up to BATCH messages that have arrived. */
 static int receive_some(struct pl_tenant *tenant)
 {
 	struct pst_plane_message message;
@@ -312,12 +315,12 @@ static int receive_some(struct pl_tenant *tenant)
 
 /* ---- the thread ---- */
 
-/* Frees all that the tenant has. */
+/* Frees all objects of the tenant. */
 static void tenant_clear(struct pl_tenant *tenant)
 {
 	struct pl_memory *m;
 
-	/* First: a tenant that waits for an answer learns at once that it gets none. */
+	/* Closes the connection first, so that a tenant which waits for an answer stops waiting. */
 	close(tenant->fd);
 	tenant->fd = -1;
 	slots_clear(tenant);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One tenant of a plane: a connection with its role, its memory, and what it has open. Only the
- * tenant's thread uses it. tenant.c has what both roles share; client.c and server.c have a table
- * of functions each.
+ * One tenant of a plane: a connection with its role, its memory, and its open objects. Only the
+ * tenant's thread uses them. tenant.c contains the code for both roles. client.c and server.c
+ * contain one table of functions each.
  */
 #ifndef PLANE_TENANT_H
 #define PLANE_TENANT_H
@@ -17,70 +17,76 @@ struct pl_role;
 struct pl_tenant {
 	struct pl_tenant *next;
 	struct pl_plane *plane;
-	const struct pl_role *role; /* NULL before HELLO */
+	/* role of the tenant; NULL until HELLO has been handled */
+	const struct pl_role *role;
 	pthread_t thread;
-	_Atomic bool ended; /* the thread can be joined */
+	_Atomic bool ended; /* whether the thread has ended, so that it can be joined */
 	int fd;
 	unsigned user;
 	int process;
-	int slots[PST_PLANE_SLOTS]; /* descriptors for the next message; -1: none */
+	/* descriptors for the next message; -1: the slot is empty */
+	int slots[PST_PLANE_SLOTS];
 	struct pl_table memories;
-	uint64_t bytes;	    /* of these memories */
-	unsigned in_flight; /* requests or moves */
-	void *state;	    /* of the role */
+	uint64_t bytes;	    /* number of bytes of `memories` */
+	unsigned in_flight; /* number of requests or moves in flight */
+	void *state;	    /* data of the role */
 };
 
-/* Memory of a tenant. */
+/* Memory that a tenant shares with the plane. */
 struct pl_memory {
 	uint64_t id, len;
-	unsigned users;			       /* windows or moves */
-	struct pst_shared shared;	       /* of a server */
-	struct penstock_object_buffer *buffer; /* of a client, which owns the memory then */
+	/* number of windows or moves that use the memory */
+	unsigned users;
+	struct pst_shared shared; /* the memory, if the tenant is a server */
+	/* buffer that owns the memory, if the tenant is a client */
+	struct penstock_object_buffer *buffer;
 };
 
-/* The functions of a role. A function that fails fills the error; its result is the answer's. */
+/* The functions of a role. If a function fails, it stores the error in *err, and its result is sent
+ * in the answer. */
 struct pl_role {
 	const char *name;
 	int (*open)(struct pl_tenant *tenant, const struct pst_plane_hello *hello,
 		    struct pst_err *err);
-	/* Returns a descriptor that is readable while operations have completed. */
+	/* Returns a descriptor that is readable while completions have not been sent. */
 	int (*fd)(struct pl_tenant *tenant);
-	/* Sends the completions. Returns 0 or -errno. */
+	/* Sends all completions to the tenant. Returns 0 or -errno. */
 	int (*forward)(struct pl_tenant *tenant);
-	/* Answers a message: fills answer->answer. */
+	/* Handles a message, and fills answer->answer. */
 	int (*handle)(struct pl_tenant *tenant, const struct pst_plane_message *message,
 		      struct pst_plane_message *answer, struct pst_err *err);
-	/* Takes memory that has been mapped. After success, it belongs to the role. */
+	/* Takes memory that has been mapped. If it succeeds, the memory belongs to the role. */
 	int (*memory_take)(struct pl_tenant *tenant, struct pl_memory *memory, struct pst_err *err);
 	void (*memory_free)(struct pl_tenant *tenant, struct pl_memory *memory);
 	void (*counts)(struct pl_tenant *tenant, struct pst_plane_counts *out);
-	/* Ends all operations, and fences all transfers. The memory is freed after it. */
+	/* Ends all operations, and takes the servers' access to all windows away. The caller frees
+	 * the memory afterwards. */
 	void (*stop)(struct pl_tenant *tenant);
-	/* Frees the state, after the memory. */
+	/* Frees tenant->state. The memory has been freed before. */
 	void (*close)(struct pl_tenant *tenant);
 };
 extern const struct pl_role pl_client, pl_server;
 
-/* Starts the thread of a connection. Takes `fd`. */
+/* Starts a thread for a connection. Takes ownership of `fd`. */
 int pl_tenant_start(struct pl_plane *plane, int fd, unsigned user, int process,
 		    struct pl_tenant **out);
 
 /* ---- for roles ---- */
 
-/* Takes a descriptor from its slot; -1: the tenant has passed none. */
+/* Takes a descriptor out of its slot. Returns -1 if the tenant has passed none. */
 int pl_slot_take(struct pl_tenant *tenant, unsigned slot);
-/* Counts the beginning and the end of a request or a move. pl_begin refuses while the plane drains,
- * and beyond the limit. */
+/* pl_begin counts a request or a move that begins, and pl_end one that has ended. pl_begin fails
+ * while the plane waits for its end (`draining`), and if the tenant has reached its limit. */
 int pl_begin(struct pl_tenant *tenant, struct pst_err *err);
 void pl_end(struct pl_tenant *tenant);
-/* Fails a question with a number that the tenant has not. */
+/* Fails because the tenant has no object with the number that it has sent. */
 int pl_fail_name(struct pl_tenant *tenant, const char *what, struct pst_err *err);
-/* Fails a question beyond a limit. */
+/* Fails because a question exceeds a limit of the tenant. */
 int pl_fail_limit(struct pl_tenant *tenant, enum pl_limit limit, unsigned long long max,
 		  const char *what, struct pst_err *err);
-/* Copies the error of a public function of the library. */
+/* Copies the message of a public function that has failed into *err. Returns `code`. */
 int pl_fail_public(int code, struct pst_err *err);
-/* Sends a message. Returns 0 or -errno, which ends the tenant. */
+/* Sends a message to the tenant. Returns 0 or -errno; after an error the tenant is disconnected. */
 int pl_send(struct pl_tenant *tenant, struct pst_plane_message *message);
 
 #endif

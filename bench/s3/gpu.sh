@@ -38,7 +38,7 @@ clients() {
 export -f clients
 export place out device
 step clients 240 bash -c 'clients host,gpu,processes'
-step rdma 120 bash -c 'clients rdma'
+step rdma 220 bash -c 'clients rdma'
 step serve 200 bench/s3_serve --busy --seconds 3 --repeat "${BENCH_RUNS:-5}" --folder "$place" \
 	--csv "$out/s3-serve.csv"
 say "done"

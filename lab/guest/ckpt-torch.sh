@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Saves and loads a checkpoint of torch.distributed.checkpoint, whose tensors are in the memory of
 # another drive. The script only records phases. The host finds out from QEMU's trace where the
-# bytes went. As a control, it does the same over path staged.
+# bytes went. As a control, it saves over path bounce.
 #
 # ckpt-torch.sh PROBE PYTHON. tests/lab/ckpt-torch runs this script by lab/run.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.

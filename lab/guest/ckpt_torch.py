@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ckpt_torch.py save|load|control FOLDER DEVICE: saves or loads a checkpoint by
 torch.distributed.checkpoint. The tensors are in the memory of DEVICE, which torch takes for memory
-of the CPU. `control` saves with path staged. Prints the report as one JSON object. ckpt-torch.sh
+of the CPU. `control` saves with path bounce. Prints the report as one JSON object. ckpt-torch.sh
 runs this script."""
 
 import ctypes
@@ -40,7 +40,7 @@ def main():
         report = reader.report
     else:
         writer = penstock.torch.StorageWriter(
-            folder, path_name="staged" if action == "control" else None)
+            folder, path_name="bounce" if action == "control" else None)
         dcp.save(state, storage_writer=writer, no_dist=True)
         report = writer.report
     right = all(torch.equal(state[f"tensor{number}"], content(number)) for number in range(COUNT))

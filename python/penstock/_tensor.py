@@ -262,7 +262,8 @@ class Memory:
         return self._buffer
 
     def use_torch_tensor(self, tensor: Any) -> None:
-        """Sets the torch tensor whose memory contains the allocation, for later torch tensors."""
+        """Sets the torch tensor whose memory contains the allocation. Later torch tensors of this
+        object share its storage."""
         self._torch = tensor
 
     def _torch_bytes(self) -> Any:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements dir.h. Called by all code that looks for the files of a checkpoint. */
+/* Implements dir.h. All code that accesses the files of a checkpoint calls it. */
 #include "ckpt/dir.h"
 
 #include <errno.h>

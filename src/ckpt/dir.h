@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the files of a checkpoint are: a folder, or the objects of an S3 store below a prefix. All
- * functions leave a message if they fail themselves. */
+/* The place of a checkpoint's files: a folder, or the objects of an S3 store below a prefix. A
+ * function that fails sets the thread's error message. */
 #ifndef PST_CKPT_DIR_H
 #define PST_CKPT_DIR_H
 
@@ -11,7 +11,7 @@
 struct pst_ckpt_dir {
 	const char *path; /* name for messages */
 	int fd;		  /* descriptor of the folder; -1 for objects */
-	bool remote;	  /* whether the files are objects */
+	bool remote;	  /* whether the files are objects of a store */
 	struct pst_objects objects;
 };
 

@@ -70,7 +70,8 @@ static int add_prefix(void *user, const struct pst_listed *object)
 	return object->folder ? add_subfolder(user, object->key) : 0;
 }
 
-/* Stores may round times to seconds, so the numbers in the names decide between equal times. */
+/* Compares checkpoints by time. Stores may round times to seconds, so checkpoints with equal times
+ * are ordered by the numbers in their names. */
 static int by_time(const void *a, const void *b)
 {
 	const struct pst_ckpt_entry *x = a, *y = b;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements listing.h. It knows the elements of ListObjectsV2 and skips all others. A document
- * with "<!" is refused, so that no entity is ever declared. Texts are decoded in place, because
- * their decoded form is never longer.
+ * Implements listing.h. It parses the elements of ListObjectsV2 that it needs and skips all others.
+ * It refuses a document with "<!", so a document cannot declare entities. It decodes texts in
+ * place, because a decoded text is never longer than the encoded one.
  */
 #include "ckpt/listing.h"
 
@@ -15,7 +15,7 @@
 
 #define DEPTH_MAX 8
 
-/* A page that is read. `at` is the first byte that is not read yet. */
+/* The page that is being parsed. `at` is the next byte to parse. */
 struct page {
 	char *at, *end;
 	struct pst_listed *objects;
@@ -24,7 +24,7 @@ struct page {
 	bool encoded, truncated;
 };
 
-/* A part of the text. */
+/* A range of the page's text. */
 struct span {
 	char *at;
 	size_t len;
@@ -51,7 +51,8 @@ static size_t put_utf8(unsigned long c, char *to)
 	return len;
 }
 
-/* Decodes the reference between `&` and `;`. Returns the length of the character, or 0. */
+/* Decodes the name of a reference, which is between `&` and `;`. Writes the character as UTF-8.
+ * Returns its length, or 0 if the reference is unknown. */
 static size_t put_reference(const char *name, size_t len, char *to)
 {
 	static const struct {
@@ -72,7 +73,8 @@ static size_t put_reference(const char *name, size_t len, char *to)
 	return end == name + len ? put_utf8(c, to) : 0;
 }
 
-/* Decodes the references of a text, and puts a NUL behind it. Returns false if one is malformed. */
+/* Decodes all references of a text, and writes a NUL after it. Returns false if a reference is
+ * malformed. */
 static bool decode_references(struct span *s)
 {
 	char *to = s->at, *end = s->at + s->len, *from = s->at;
@@ -98,8 +100,8 @@ static bool decode_references(struct span *s)
 	return true;
 }
 
-/* Decodes a percent-encoded key, in which a plus sign stands for a space. Returns false if an
- * escape is malformed or stands for a NUL. */
+/* Decodes a percent-encoded key. A plus sign means a space. Returns false if an escape is malformed
+ * or encodes a NUL. */
 static bool decode_key(char *key)
 {
 	char *to = key;
@@ -176,7 +178,7 @@ static int add_object(struct page *p, bool folder)
 	return 0;
 }
 
-/* Takes the text of an element at depth 2 or 3. `outer` is the name of the element at depth 2. */
+/* Stores the text of an element at depth 2 or 3. `outer` is the name of the element at depth 2. */
 static bool take_text(struct page *p, const struct span *outer, const struct span *inner,
 		      struct span *text)
 {
@@ -203,8 +205,8 @@ static bool take_text(struct page *p, const struct span *outer, const struct spa
 	return true;
 }
 
-/* Reads a tag behind its "<". *name is its name without a name space. Returns false if the tag does
- * not end. */
+/* Parses a tag from the byte after its "<". Stores its name without the namespace prefix. Returns
+ * false if the tag has no end. */
 static bool take_tag(struct page *p, struct span *name, bool *closes, bool *empty)
 {
 	char quote = 0, *colon, *at;
@@ -232,7 +234,7 @@ static bool take_tag(struct page *p, struct span *name, bool *closes, bool *empt
 	return true;
 }
 
-/* Reads the declaration "<?xml ...?>" behind its "<". */
+/* Skips the declaration "<?xml ...?>" from the byte after its "<". */
 static bool skip_declaration(struct page *p)
 {
 	char *end = memmem(p->at, (size_t)(p->end - p->at), "?>", 2);
@@ -241,7 +243,7 @@ static bool skip_declaration(struct page *p)
 	return end;
 }
 
-/* Begins an element at depth `depth`. */
+/* Handles the start of an element at depth `depth`. */
 static int begin_element(struct page *p, unsigned depth, const struct span *name)
 {
 	bool folder = span_is(name, "CommonPrefixes");
@@ -302,7 +304,8 @@ int pst_listing_parse(char *text, size_t len,
 	int ret = memchr(text, '\0', len) ? -EBADMSG : read_page(&p);
 
 	if (!ret && p.truncated && (!p.token || !*p.token))
-		ret = -EBADMSG; /* There is more, but the store does not tell how to ask for it. */
+		/* the list continues, but the response has no token for the next page */
+		ret = -EBADMSG;
 	for (size_t i = 0; i < p.count && !ret; i++) {
 		char *key = (char *)(uintptr_t)p.objects[i].key;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses the XML with which an S3 store lists objects. The text comes from the network: it has a
- * bounded length, entities are not declared in it, and nothing is loaded. Does no I/O. Called by
+ * Parses the XML of a list of objects of an S3 store. The text comes from the network, so its
+ * length is bounded, it may declare no entities, and nothing else is loaded. Does no I/O. Called by
  * objects.c.
  */
 #ifndef PST_CKPT_LISTING_H
@@ -11,13 +11,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An object of a list, or the common beginning of several keys. */
+/* An object in a list, or a common prefix of several keys. */
 struct pst_listed {
-	const char *key; /* the whole key, or the common beginning, which ends with a slash */
+	/* whole key of the object, or the common prefix, which ends with a slash */
+	const char *key;
 	uint64_t bytes;
-	int64_t time_ns; /* time of its last change, in ns since 1970 */
-	uint64_t tag;	 /* hash of its ETag */
-	bool folder;	 /* whether it is the common beginning of several keys */
+	int64_t time_ns; /* time of the object's last change, in ns since 1970 */
+	uint64_t tag;	 /* hash of the object's ETag */
+	bool folder;	 /* whether this is a common prefix */
 };
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements objects.h. Called where a checkpoint may be in an object store. */
+/* Implements objects.h. Called if a checkpoint may be in an object store. */
 #include "ckpt/objects.h"
 
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include "weights/err.h"
 
 #define SCHEME "s3://"
-/* Maximum number of bytes of a page of a list: 1,000 keys of 1,024 bytes, each of which may need
- * three characters. */
+/* Maximum number of bytes of one page of a list: 1,000 keys of 1,024 bytes, where each byte may be
+ * encoded as three characters. */
 #define PAGE_MAX (4u << 20)
-/* Pages after which a list is taken for endless. */
+/* Number of pages after which a list counts as endless, and fails. */
 #define PAGES_MAX 100000u
 
 bool pst_objects_named(const char *dir)
@@ -60,7 +60,7 @@ static bool decode(char *text)
 	return true;
 }
 
-/* Sets `bucket` and `start` from `base` and `options`. */
+/* Computes `bucket` and `start` from `base` and `options`. */
 static int split(struct pst_objects *o)
 {
 	const char *host = o->base + strlen(SCHEME);
@@ -81,7 +81,7 @@ static int split(struct pst_objects *o)
 	return 0;
 }
 
-/* Opens the objects below the first `len` bytes of `base`. */
+/* Opens the objects whose keys begin with the first `len` bytes of `base`. */
 static int open_at(const char *base, size_t len, const char *options, struct pst_objects *out)
 {
 	int ret;
@@ -105,7 +105,7 @@ int pst_objects_open(const char *dir, struct pst_objects *out)
 	return open_at(dir, len, dir + len, out);
 }
 
-/* Returns base + "/" + the encoded name + `end`. */
+/* Returns the URL base + "/" + the percent-encoded name + `end`. */
 static char *join(const struct pst_objects *o, const char *name, const char *end)
 {
 	struct pst_text t = {.at = NULL};
@@ -147,14 +147,14 @@ char *pst_objects_url(const struct pst_objects *o, const char *name)
 /* ---- lists ---- */
 
 struct walk {
-	size_t skip; /* length of what all keys begin with */
+	size_t skip; /* length of the prefix that all keys of the list have */
 	const char *start;
 	int (*each)(void *user, const struct pst_listed *object);
 	void *user;
 };
 
-/* Passes an object on without the beginning of its key. Skips the object that stands for the folder
- * itself, which some programs make. */
+/* Passes an object to the caller, without the prefix of its key. Skips the object whose key is only
+ * the prefix: some programs make such an object to represent a folder. */
 static int walk_object(void *user, const struct pst_listed *object)
 {
 	struct walk *w = user;
@@ -174,7 +174,7 @@ static int walk_object(void *user, const struct pst_listed *object)
 	return ret;
 }
 
-/* Asks for a page. Returns the length of its XML in `body`. */
+/* Requests a page of the list. Returns the length of its XML in `body`. */
 static int64_t ask_page(const struct pst_objects *o, const char *token, char *body)
 {
 	struct penstock_s3_answer answer = {.size = sizeof(answer)};
@@ -239,7 +239,7 @@ int pst_objects_each(const struct pst_objects *o,
 
 /* ---- single objects ---- */
 
-/* Sends a request about an object. */
+/* Sends a request for one object. */
 static int ask_object(const struct pst_objects *o, const char *name, const char *method,
 		      struct penstock_s3_answer *answer)
 {

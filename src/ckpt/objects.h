@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects of an S3 store whose keys have a common beginning, which takes the place of a
- * checkpoint's folder: s3://bucket/run/step-1, with options after a question mark. Uses the public
- * API only. Messages never contain the options.
+ * The objects of an S3 store whose keys begin with a common prefix. They take the place of a
+ * checkpoint's folder. Such a folder has a name like s3://bucket/run/step-1, and options may follow
+ * a question mark. Uses the public API only. Messages never contain the options.
  */
 #ifndef PST_CKPT_OBJECTS_H
 #define PST_CKPT_OBJECTS_H
@@ -12,35 +12,38 @@
 #include "ckpt/listing.h"
 
 struct pst_objects {
-	char *base;    /* "s3://bucket/run/step-1", percent-encoded, without a slash at its end */
-	char *options; /* "" or "?endpoint=..." */
-	char *bucket;  /* "s3://bucket/" and the options */
-	char *start;   /* what all keys begin with: "run/step-1/", or "" */
+	/* URL of the prefix, percent-encoded, without a slash at its end:
+	 * "s3://bucket/run/step-1" */
+	char *base;
+	char *options; /* options of the URL: "" or, for example, "?endpoint=..." */
+	char *bucket;  /* URL of the bucket: "s3://bucket/" and the options */
+	char *start;   /* prefix of all keys, decoded: "run/step-1/", or "" */
 };
 
-/* Returns whether the name of a folder stands for objects. */
+/* Returns whether the name of a folder is a URL of objects. */
 bool pst_objects_named(const char *dir);
 
-/* Parses the URL of a folder; close it with pst_objects_close. Fails with -EINVAL or -ENOMEM. */
+/* Parses the URL of a prefix. Returns 0, -EINVAL or -ENOMEM. The caller closes *out with
+ * pst_objects_close. */
 int pst_objects_open(const char *dir, struct pst_objects *out);
-/* Makes `out` the objects in the subfolder `name`. */
+/* Opens the objects of the subfolder `name` of `o`. */
 int pst_objects_open_sub(const struct pst_objects *o, const char *name, struct pst_objects *out);
 void pst_objects_close(struct pst_objects *o);
 
-/* Calls a function for each object and for each subfolder. Its key is the name of the object or of
- * the subfolder, without what all keys begin with and without a slash. */
+/* Calls a function for each object and each subfolder. The key that it gets is only the name: it
+ * has no prefix and no slash. */
 int pst_objects_each(const struct pst_objects *o,
 		     int (*each)(void *user, const struct pst_listed *object), void *user);
 
-/* Returns the URL of an object, which the caller frees, or NULL if there is no memory. */
+/* Returns the URL of an object, or NULL if there is no memory. The caller frees it. */
 char *pst_objects_url(const struct pst_objects *o, const char *name);
-/* Finds out the length of an object. Fails with -ENOENT if it does not exist. */
+/* Stores the length of an object in *bytes. Returns -ENOENT if the object does not exist. */
 int pst_objects_length(const struct pst_objects *o, const char *name, uint64_t *bytes);
-/* Reads an object. *out becomes a malloc'd buffer of *len bytes, and one more byte. Fails with
- * -EFBIG if it has more than `max` bytes. */
+/* Reads an object. Stores in *out a malloc'd buffer with *len bytes and one further byte. Returns
+ * -EFBIG if the object has more than `max` bytes. */
 int pst_objects_read(const struct pst_objects *o, const char *name, uint64_t max, char **out,
 		     size_t *len);
-/* Removes an object, which need not exist. */
+/* Removes an object. Succeeds if the object does not exist. */
 int pst_objects_remove(const struct pst_objects *o, const char *name);
 
 #endif

@@ -100,18 +100,21 @@ struct pst_storage_facts {
 };
 
 /*
- * A window: host memory that the server of a storage (its far side) can read and write itself. A
- * storage allocates it. Its bytes move when a transfer names it. Only path rdma and storages with
- * such servers use it.
+ * A window: memory of the host or of a device that the server of a storage (its far side) can read
+ * and write itself. A storage allocates it. Its bytes move when a transfer names it. Only path rdma
+ * and storages with such servers use it.
  */
 struct pst_window {
 	char *mem;
 	size_t len;
+	struct penstock_device *dev; /* device of the memory; NULL: host memory */
 	const void *kind; /* facts.windows of the storages that can use it */
 	/* The server lost its access during a transfer, and the window's pages were replaced. A
 	 * device that has pinned the old pages would copy from those. So copy nothing from the
 	 * window, and close it. */
 	_Atomic bool spoiled;
+	/* Frees the window. If `dev` is not NULL, the caller has called pst_device_sync_begin. If
+	 * the far side may still write to the memory of a device, it stays allocated. */
 	void (*close)(struct pst_window *window);
 };
 
@@ -191,8 +194,9 @@ struct pst_io {
 	struct iovec *iov; /* the storage may change the entries */
 	unsigned iov_count;
 	int64_t result; /* number of bytes (less than `len` only at the storage's end), or -errno */
-	const char *engine; /* name of the engine that carried it; static */
-	/* Why no better engine carried it, if the storage knows that. */
+	/* name of the engine that carried the transfer; a static string */
+	const char *engine;
+	/* Why no better engine carried the transfer, if the storage knows the reason. */
 	enum penstock_why engine_why;
 	/* For a fill into a window: the window, which begins at the transfer's memory and into
 	 * which the server may write the bytes itself. Else NULL. */
@@ -233,9 +237,15 @@ struct pst_storage_ops {
 	 * The function must never block. */
 	void (*cancel)(struct pst_io *io);
 
-	/* Allocates a window of at least `len` bytes. Not NULL if facts.windows is set. */
-	int (*window_open)(struct penstock_storage *st, size_t len, struct pst_window **out,
-			   struct pst_err *err);
+	/* Allocates a window of at least `len` bytes in the memory of `dev`, or in host memory if
+	 * `dev` is NULL. Not NULL if facts.windows is set. */
+	int (*window_open)(struct penstock_storage *st, struct penstock_device *dev, size_t len,
+			   struct pst_window **out, struct pst_err *err);
+	/* Returns 0 if the far side can access windows in the memory of `dev`, or -errno. May make
+	 * a test transfer, and block. A later transfer through such a window can fail with
+	 * -EOPNOTSUPP, before any byte of it is used. Not NULL if facts.windows is set. */
+	int (*windows_reach)(struct penstock_storage *st, struct penstock_device *dev,
+			     struct pst_err *err);
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
@@ -342,6 +352,10 @@ struct pst_rect {
 	/* Index of the registered piece of the ring that contains the host memory. The driver
 	 * refuses a copy that spans two pieces. */
 	unsigned piece;
+	/* Both addresses are memory of the copier's device. The copy then uses a queue of the
+	 * device that an application's stream may hold up (tests/standin/README.md), so a copier
+	 * makes either such copies or others. */
+	bool within;
 	/* If this is not NULL, the copier may delay the copy until record() is called, so that it
 	 * can submit many copies at once. If the driver then refuses the copy, the copier stores
 	 * the error here, before query() reports the ticket as done. */
@@ -559,6 +573,11 @@ struct pst_path_facts {
 	 * lanes' calls of the device's driver would wait. */
 	uint64_t mixed_max;
 	bool quick; /* false if a plan shall use the path only after all quick paths */
+	/* For path rdma: the far side of the storage can access windows in the device's memory. */
+	bool device_windows;
+	/* What explanations and reports tell about the path if it is used; "" if there is nothing.
+	 */
+	char note[PENSTOCK_TEXT_MAX];
 	/* A success of this path is trusted only after a canary has compared bytes. */
 	bool canary;
 };
@@ -659,6 +678,7 @@ struct pst_chunk {
 	/* A number other than 0 and 1 if the chunk's memory is not in the ring. Copies from memory
 	 * with different numbers are never joined. */
 	unsigned own_piece;
+	bool copy_within; /* the chunk's memory is memory of the lane's device */
 	struct pst_err err;
 	/* If not NULL, called instead of completing the chunk. Path fault and canaries set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);

@@ -12,7 +12,8 @@
 #include "core/ops.h"
 #include "device/cuda_api.h"
 
-#define PST_CUDA_IMPORTS_MAX 256
+/* A server of objects imports each window of each client once for each of its 8 channels. */
+#define PST_CUDA_IMPORTS_MAX 4096
 /* Value of CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses copies with a larger pitch. */
 #define PST_CUDA_PITCH_MAX 2147483647u
 

@@ -140,11 +140,11 @@ int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct p
 static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	struct pst_cu_memcpy2d c = {
-		.src_type = in ? PST_CU_MEMTYPE_HOST : PST_CU_MEMTYPE_DEVICE,
+		.src_type = in && !r->within ? PST_CU_MEMTYPE_HOST : PST_CU_MEMTYPE_DEVICE,
 		.src_host = r->src,
 		.src_dev = (uintptr_t)r->src,
 		.src_pitch = r->src_pitch,
-		.dst_type = in ? PST_CU_MEMTYPE_DEVICE : PST_CU_MEMTYPE_HOST,
+		.dst_type = in || r->within ? PST_CU_MEMTYPE_DEVICE : PST_CU_MEMTYPE_HOST,
 		.dst_host = r->dst,
 		.dst_dev = (uintptr_t)r->dst,
 		.dst_pitch = r->dst_pitch,
@@ -177,6 +177,20 @@ static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const cha
 	return rc;
 }
 
+/* Copies within the device's memory, on the copier's stream of that direction. */
+static enum pst_cu_result copy_within(struct pst_copier *cp, const struct pst_rect *r, bool in)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+
+	if (r->rows > 1 && r->dst_pitch <= PST_CUDA_PITCH_MAX && r->src_pitch <= PST_CUDA_PITCH_MAX)
+		return copy_2d(cp, r, in);
+	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
+		rc = cp->cuda->api->cuMemcpyDtoDAsync(
+			(uintptr_t)r->dst + row * r->dst_pitch,
+			(uintptr_t)r->src + row * r->src_pitch, r->row_len, in ? cp->in : cp->out);
+	return rc;
+}
+
 static enum pst_cu_result copy_row(struct pst_copier *cp, char *dst, const char *src, uint64_t len,
 				   bool in)
 {
@@ -189,6 +203,8 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 {
 	enum pst_cu_result rc = PST_CU_OK;
 
+	if (r->within)
+		return copy_within(cp, r, in);
 	if (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len))
 		return copy_row(cp, r->dst, r->src, r->row_len * r->rows, in);
 	if (r->dst_pitch <= PST_CUDA_PITCH_MAX && r->src_pitch <= PST_CUDA_PITCH_MAX)
@@ -533,7 +549,8 @@ static int copier_copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 	bool later;
 	enum pst_cu_result rc;
 
-	if (rect_is_small(r, in) || rect_fits_batch(cp, r, in))
+	/* The caller may have to know that a copy within the device is queued when this returns. */
+	if (!r->within && (rect_is_small(r, in) || rect_fits_batch(cp, r, in)))
 		base = allocation_base(cp, in ? r->dst : r->src, r->row_len * r->rows);
 	later = base;
 	if (in)

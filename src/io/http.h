@@ -73,12 +73,13 @@ struct pst_http_call {
 	 * replaced. */
 	unsigned patience_s, slow_s;
 	/* results */
-	int result;		   /* 0 or -errno */
+	int result; /* 0 or -errno */
 	/* Reason if the result is negative. If the call was cancelled while it was repeated, the
 	 * text is about an earlier attempt. */
 	struct pst_err err;
-	uint64_t got;		   /* bytes of the response's body that have arrived in `in` */
-	struct pst_http_head head; /* of the last response; its status is 0 if there is none */
+	uint64_t got; /* bytes of the response's body that have arrived in `in` */
+	/* head of the last response; its status is 0 if there was no response */
+	struct pst_http_head head;
 	/* text body of the last response that had one; the owner frees text.at */
 	struct pst_text text;
 	unsigned attempts; /* number of attempts, including the first */

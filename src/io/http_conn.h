@@ -28,7 +28,7 @@ enum pst_http_conn_state {
 
 /* How an attempt ended. */
 enum pst_http_end {
-	PST_HTTP_RUNNING, /* it has not ended */
+	PST_HTTP_RUNNING, /* the attempt has not ended */
 	PST_HTTP_DONE,	  /* the response is complete */
 	PST_HTTP_AGAIN,	  /* the response is complete, and the call is to be repeated */
 	PST_HTTP_BROKEN,  /* the connection broke; call->err says how */
@@ -42,7 +42,7 @@ struct pst_http_conn {
 	enum pst_http_conn_state state;
 	struct pst_http_endpoint *endpoint;
 	struct pst_http_call *call; /* NULL if idle */
-	struct pst_http_conn *next; /* for the reactor's lists */
+	struct pst_http_conn *next; /* next connection in a list of the reactor */
 	struct pst_tls *tls;	    /* NULL without TLS */
 	/* the server's name, for TLS and for messages; memory of the endpoint */
 	const char *host;

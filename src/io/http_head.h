@@ -26,7 +26,7 @@ struct pst_http_head {
 	bool has_range, has_total;
 	uint64_t range_first, range_last, range_total;
 	unsigned retry_after_s; /* Retry-After in seconds; 0 if there is none or it is a date */
-	char etag[256];		/* with its quotes */
+	char etag[256];		/* ETag with its quotes */
 	char modified[32];	/* Last-Modified */
 	char region[65];	/* x-amz-bucket-region */
 	char crc32c[17], crc64nvme[17]; /* x-amz-checksum-..., in base64 */

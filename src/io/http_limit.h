@@ -14,7 +14,8 @@
 
 #define PST_HTTP_INFLIGHT_MIN 2
 #define PST_HTTP_INFLIGHT_FIRST 16
-#define PST_HTTP_INFLIGHT_MAX 256 /* also the limit of all endpoints together */
+/* highest limit for one endpoint, and limit for all endpoints together */
+#define PST_HTTP_INFLIGHT_MAX 256
 
 struct pst_http_limit {
 	unsigned now;	   /* number of requests that may be in flight */

@@ -32,7 +32,8 @@ struct pst_model_param {
 };
 
 struct pst_model_result {
-	const char *name, *unit, *choices; /* as for a parameter */
+	/* name, unit and choices, with the same meaning as for a parameter */
+	const char *name, *unit, *choices;
 	const char *about;
 	const char *formula; /* formula, written with the names of parameters and other results */
 	const char *source;  /* origin of the formula */

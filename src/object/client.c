@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of penstock_object.h: checks arguments, and calls the data plane (src/wire), or
- * the plane of the client (plane_client.h).
+ * The client half of penstock_object.h. Checks the arguments, and then calls either the data plane
+ * in this process (src/wire), or the client's plane, which is another process (plane_client.h).
  */
 #include "object/client.h"
 
@@ -24,15 +24,16 @@ struct entry {
 
 struct penstock_object_client {
 	struct pst_wire_client *wire; /* NULL if the client has a plane */
-	struct pst_plane_link *link;  /* to the plane; NULL: none */
-	struct pst_ends ends;	      /* completed requests */
+	/* connection to the plane; NULL if the client has none */
+	struct pst_plane_link *link;
+	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	unsigned generation;	       /* fork generation of the process that opened it */
+	unsigned generation;	       /* fork generation of the process that opened the client */
 	pthread_mutex_t lock;	       /* protects the lists; no other lock is taken inside it */
 	struct entry buffers, windows; /* what the caller has not closed; the heads of two rings */
 };
 
-/* One of the two pointers is NULL. */
+/* `plane` is set if the client has a plane, otherwise `wire`. */
 struct penstock_object_buffer {
 	struct entry entry;
 	struct penstock_object_client *client;
@@ -43,8 +44,8 @@ struct penstock_object_buffer {
 struct penstock_object_window {
 	struct entry entry;
 	struct penstock_object_buffer *buffer;
-	struct pst_object_target target; /* of a client without a plane */
-	struct pst_plane_grant *plane;	 /* NULL: none */
+	struct pst_object_target target; /* used if the client has no plane */
+	struct pst_plane_grant *plane;	 /* the window in the plane; NULL without a plane */
 	enum penstock_op op;
 	_Atomic bool busy; /* a request is in flight */
 };
@@ -72,7 +73,7 @@ static void entry_free(struct penstock_object_client *client, struct entry *entr
 
 /* ---- the client ---- */
 
-/* Called when a request of a window has completed. */
+/* Called when the request of a window has completed. Allows the next one. */
 static void window_idle(void *owner)
 {
 	struct penstock_object_window *window = owner;
@@ -85,7 +86,7 @@ static void target_idle(struct pst_object_target *target)
 	window_idle((char *)target - offsetof(struct penstock_object_window, target));
 }
 
-/* With a plane, the plane has these settings. */
+/* Fails if the options set a value that only the plane can choose. */
 static int check_defaults(const struct penstock_object_client_opts *o, struct pst_err *err)
 {
 	if (!o->transports && !o->address && !o->port && !o->user_count && !o->fence_ms &&
@@ -164,8 +165,8 @@ void penstock_object_client_close(struct penstock_object_client *client)
 {
 	struct pst_err err;
 
-	/* In a forked child, the client belongs to the parent, and its thread does not run. So the
-	 * client stays unchanged. */
+	/* In a forked child, the client belongs to the parent, and its thread does not run. So
+	 * nothing is freed. */
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
 	if (client->link) {
@@ -282,7 +283,7 @@ int penstock_object_unregister(struct penstock_object_buffer *buffer)
 	struct pst_err err = {0};
 	int ret;
 
-	/* In a forked child, nothing is freed: the buffer is the parent's. */
+	/* In a forked child, nothing is freed, because the buffer belongs to the parent. */
 	if (!buffer || pst_fork_check(buffer->client->generation, &err))
 		return 0;
 	ret = buffer->plane ? pst_plane_buffer_close(buffer->plane, &err)
@@ -295,7 +296,7 @@ int penstock_object_unregister(struct penstock_object_buffer *buffer)
 
 /* ---- windows ---- */
 
-/* Opens a window of the data plane of this process. */
+/* Opens a window in the data plane of this process. */
 static int window_open_wire(struct penstock_object_window *window, uint64_t off, uint64_t len,
 			    struct pst_err *err)
 {
@@ -341,7 +342,8 @@ int penstock_object_window_open(struct penstock_object_buffer *buffer, enum pens
 	return 0;
 }
 
-/* Returns whether a window has a plane or is closed, so that it has no token. Stores the error. */
+/* Returns true if a window has no token, because the client has a plane or because the window is
+ * closed. Then stores the error in *ret. */
 static bool has_no_token(const struct penstock_object_window *window, int *ret)
 {
 	if (!window)
@@ -502,7 +504,7 @@ int penstock_object_release(struct penstock_object_window *window)
 
 /* ---- requests ---- */
 
-/* Starts a request of a window whose mark `busy` is set. */
+/* Starts a request of a window. The caller has set the window's flag `busy`. */
 static int start(struct penstock_object_window *window,
 		 const struct penstock_object_request *request, struct pst_err *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements ends.h. Called by both halves of the object API and by the library's side of a plane.
- */
+/* Implements ends.h. Called by both halves of the object API and by the library's code for
+ * planes. */
 #include "object/ends.h"
 
 #include <errno.h>
@@ -40,8 +40,9 @@ void pst_ends_put(struct pst_ends *ends, struct pst_end *end)
 
 	end->next = NULL;
 	pthread_mutex_lock(&ends->lock);
-	/* With the lock, so that the event is readable exactly while the list has entries. The
-	 * counter is never near its limit, so the write cannot fail. */
+	/* Writes the event while the lock is held, so that the event is readable exactly while the
+	 * list has entries. The write cannot fail, because the counter never comes near its
+	 * limit. */
 	if (!ends->first && write(ends->event, &one, sizeof(one)) < 0)
 		abort();
 	*ends->last = end;
@@ -64,7 +65,7 @@ static struct pst_end *take(struct pst_ends *ends, unsigned max)
 	}
 	if (!ends->first) {
 		ends->last = &ends->first;
-		/* Clears the event; EAGAIN means that there was none. */
+		/* Clears the event. EAGAIN means that it was not set. */
 		if (read(ends->event, &events, sizeof(events)) < 0)
 			events = 0;
 	}

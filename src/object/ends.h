@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list of completions, from which one thread of the application takes them. Whoever starts an
- * operation allocates its completion first, so that the operation's end needs no memory.
+ * A list of completions of operations. One thread of the application takes them. The starter of an
+ * operation allocates its completion first, so that the end of the operation needs no memory.
  */
 #ifndef PST_OBJECT_ENDS_H
 #define PST_OBJECT_ENDS_H
@@ -13,7 +13,8 @@
 
 struct pst_end {
 	struct pst_end *next;
-	void *owner; /* of the operation; not used by the list */
+	/* object to which the operation belongs; the list itself does not use it */
+	void *owner;
 	union {
 		struct penstock_object_end request;
 		struct penstock_object_done move;
@@ -26,13 +27,13 @@ struct pst_ends {
 	int event; /* eventfd that is readable while the list has entries */
 };
 
-/* Returns 0 or -errno. */
+/* Opens an empty list. Returns 0 or -errno. */
 int pst_ends_open(struct pst_ends *ends);
-/* Frees the completions that were not taken. */
+/* Frees the list, and the completions that were not taken. */
 void pst_ends_close(struct pst_ends *ends);
 void pst_ends_put(struct pst_ends *ends, struct pst_end *end);
-/* Takes up to `max` completions, as a list that the caller frees. Waits for the first one for
- * `timeout_ms`; -1: without limit. */
+/* Takes up to `max` completions. Returns them as a linked list, which the caller frees. If there is
+ * none, waits up to `timeout_ms` milliseconds for the first one; -1: without limit. */
 struct pst_end *pst_ends_take(struct pst_ends *ends, unsigned max, int timeout_ms);
 
 #endif

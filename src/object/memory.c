@@ -12,26 +12,8 @@
 
 #include "core/base/fork.h"
 #include "core/ops.h"
+#include "object/files.h"
 #include "object/nic.h"
-
-/* Moves bytes between a file and memory of a GPU, by the paths of the library. Opens the file as a
- * storage for each call. */
-static int file_io(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
-		   bool read_file)
-{
-	struct penstock_storage *st;
-	int64_t n = penstock_open_fd(fd, NULL, &st);
-
-	if (n < 0)
-		return (int)n;
-	n = read_file ? penstock_read(st, dev, mem, len, off)
-		      : penstock_write(st, dev, mem, len, off);
-	penstock_close(st);
-	if (n >= 0 && (uint64_t)n < len)
-		return penstock_fail(-ENODATA, PENSTOCK_WHY_SHRANK,
-				     "the object's file has become shorter");
-	return n < 0 ? (int)n : 0;
-}
 
 static int import_memory(struct penstock_device *dev, const struct penstock_export *exported,
 			 void **out, uint64_t *len)
@@ -70,7 +52,8 @@ static struct pst_wire_devices table = {
 	.import_memory = import_memory,
 	.dma_buf = dma_buf,
 	.order_writes = order_writes,
-	.file_io = file_io,
+	.file_io = pst_object_file_io,
+	.tidy = pst_object_files_tidy,
 	.nic_find = pst_nic_find,
 	.nic_distance = pst_nic_distance,
 	.nic_is_up = pst_nic_is_up,
@@ -83,6 +66,7 @@ static void devices_forked(void)
 	pthread_mutex_init(&lock, NULL);
 	users = 0;
 	table.host = NULL;
+	pst_object_files_forked();
 }
 
 __attribute__((constructor)) static void devices_hook_fork(void)
@@ -106,6 +90,7 @@ void pst_object_devices_close(void)
 {
 	pthread_mutex_lock(&lock);
 	if (!--users) {
+		pst_object_files_close();
 		penstock_device_close(table.host);
 		table.host = NULL;
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the place of request.c in builds without libssl: says that requests cannot be sent. */
+/* Replaces request.c in builds without libssl. Each request fails with a message that this build
+ * cannot send requests. */
 #include "object/request.h"
 
 int pst_object_requests_open(struct pst_object_requests *requests, struct pst_ends *ends,

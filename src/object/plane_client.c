@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements plane_client.h. The rule of a release holds with a plane, too: no byte gets into the
- * window after it. If the plane could not fence a server, or is gone, the pages of the window are
- * replaced here.
+ * Implements plane_client.h. After the release of a window, no byte may get into its memory, also
+ * with a plane. If the plane is gone, or could not take a server's access away, this file replaces
+ * the pages of the window.
  */
 #include "object/plane_client.h"
 
@@ -51,7 +51,7 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 		return pst_fail_errno(err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u windows of the buffer are open: release them first",
 				      windows);
-	/* An error means that the plane is gone, and with it its mapping. */
+	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
 	(void)pst_plane_ask_id(buffer->link, PST_PLANE_MEMORY_CLOSE, buffer->id, &answer,
 			       &(struct pst_err){0});
 	pst_plane_buffer_free(buffer);
@@ -95,7 +95,7 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 	return 0;
 }
 
-/* Copies a text that fits. A text that is too long is refused. */
+/* Copies a text into an array. Fails if the text is too long. */
 static int text_put(char *out, size_t size, const char *text, const char *what, struct pst_err *err)
 {
 	size_t len = text ? strlen(text) : 0;
@@ -139,7 +139,7 @@ int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err)
 
 	if (ret == -EBUSY)
 		return ret;
-	/* The link is alive, so the message is an answer. */
+	/* The question succeeded, so `answer` contains the plane's answer. */
 	if (!cut && answer.answer.cut)
 		cut = true;
 	if (cut && grant->len) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's side of a client plane: memory that it shares with the plane, windows that the
- * plane opens, and requests that it sends. Called by client.c.
+ * The library's code for a client that uses a plane: memory that it shares with the plane, windows
+ * that the plane opens, and requests that the plane sends. Called by client.c.
  */
 #ifndef PST_OBJECT_PLANE_CLIENT_H
 #define PST_OBJECT_PLANE_CLIENT_H
@@ -10,17 +10,18 @@
 
 #include "object/plane_link.h"
 
-/* A buffer. */
+/* A buffer in memory that is shared with the plane. */
 struct pst_plane_buffer {
 	struct pst_plane_link *link;
 	struct pst_shared shared;
-	size_t len; /* as the caller asked */
+	size_t len; /* length that the caller requested */
 	uint64_t id;
 	_Atomic unsigned windows;
-	_Atomic bool stuck; /* a server may access the memory of a GPU: it is never freed */
+	/* true if a server may still access this memory of a GPU; the memory is then never freed */
+	_Atomic bool stuck;
 };
 
-/* A window. */
+/* A window that the plane has opened. */
 struct pst_plane_grant {
 	struct pst_plane_buffer *buffer;
 	uint64_t id, off, len;
@@ -35,11 +36,11 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 void pst_plane_buffer_free(struct pst_plane_buffer *buffer);
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err);
-/* Starts a request. `end` and its owner are those of pst_plane_fly. */
+/* Asks the plane to start a request. `end` and its owner are those of pst_plane_fly. */
 int pst_plane_start(const struct pst_plane_grant *grant,
 		    const struct penstock_object_request *request, struct pst_end *end,
 		    struct pst_err *err);
-/* Closes a window, also if the plane is gone. */
+/* Closes a window. This also works if the plane is gone. */
 int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err);
 int pst_plane_client_info(struct pst_plane_link *link, struct penstock_object_client_info *out,
 			  struct pst_err *err);

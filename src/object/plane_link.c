@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements plane_link.h. A thread receives all messages of the plane. A caller that asks a
- * question waits on its own stack for the thread to copy the answer there.
+ * Implements plane_link.h. A thread of the link receives all messages of the plane. A caller that
+ * has sent a question waits until this thread has copied the answer to the caller's stack.
  */
 #include "object/plane_link.h"
 
@@ -19,22 +19,25 @@
 #include "core/base/clock.h"
 
 #define TIMEOUT_MS 30000
-#define IN_FLIGHT_MAX 4096 /* more are not believed */
+/* maximum number of operations in flight that this process accepts from a plane */
+#define IN_FLIGHT_MAX 4096
 
-/* A question that waits for its answer. */
+/* A question of a caller that waits for the answer. */
 struct question {
 	struct question *next;
-	struct pst_plane_message *message; /* receives the answer */
-	struct flight *flight;		   /* of START and MOVE; NULL: none */
+	struct pst_plane_message *message; /* the thread stores the answer here */
+	/* operation that START or MOVE starts; NULL for other questions */
+	struct flight *flight;
 	uint64_t seq;
 	bool answered;
 };
 
-/* A place for an operation. */
+/* An entry for an operation in flight. */
 struct flight {
-	struct pst_end *end; /* NULL: the place is free */
-	uint64_t user, tag;  /* the caller's value; the value in messages */
-	bool started;	     /* the plane has answered that it will complete */
+	struct pst_end *end; /* completion of the operation; NULL if the entry is free */
+	/* `user` is the caller's value; `tag` is the number that the messages contain instead */
+	uint64_t user, tag;
+	bool started; /* whether the plane has accepted the operation */
 };
 
 struct pst_plane_link {
@@ -42,10 +45,11 @@ struct pst_plane_link {
 	int fd, stop;
 	pthread_t thread;
 	bool running;
-	pthread_mutex_t send_lock; /* one message with its descriptors at a time; taken first */
-	pthread_mutex_t lock;	   /* protects the members below */
+	/* held while a message and its descriptors are sent; taken before `lock` */
+	pthread_mutex_t send_lock;
+	pthread_mutex_t lock; /* protects the members below */
 	pthread_cond_t changed;
-	int dead; /* 0 or -errno */
+	int dead; /* 0, or -errno if the connection has ended */
 	uint64_t seq, tags, heard_ms, asked_ms;
 	struct question *questions;
 	struct flight *flights;
@@ -68,7 +72,8 @@ static int dead_fail(int code, struct pst_err *err)
 
 /* ---- what arrives ---- */
 
-/* Completes an operation. Called with the lock, which is free during the call of idle(). */
+/* Completes an operation. The caller holds the lock, which is released during the call of
+ * idle(). */
 static void flight_end(struct pst_plane_link *link, struct flight *flight)
 {
 	struct pst_end *end = flight->end;
@@ -88,7 +93,7 @@ static struct flight *flight_find(struct pst_plane_link *link, uint64_t tag)
 	return flight && flight->end && flight->tag == tag && flight->started ? flight : NULL;
 }
 
-/* Stores a completion in its place. Returns 0 or -EPROTO. */
+/* Handles the plane's message that an operation has completed. Returns 0 or -EPROTO. */
 static int ended(struct pst_plane_link *link, const struct pst_plane_message *m)
 {
 	bool moved = m->kind == PST_PLANE_MOVED;
@@ -107,12 +112,12 @@ static int ended(struct pst_plane_link *link, const struct pst_plane_message *m)
 	return 0;
 }
 
-/* Gives an answer to its question. Returns 0 or -EPROTO. */
+/* Copies an answer to its question. Returns 0 or -EPROTO. */
 static int answered(struct pst_plane_link *link, const struct pst_plane_message *m)
 {
 	struct question *q;
 
-	if (!m->seq) /* of a PING */
+	if (!m->seq) /* this is the answer to a PING, for which no caller waits */
 		return 0;
 	for (q = link->questions; q && (q->seq != m->seq || q->answered); q = q->next)
 		;
@@ -126,7 +131,7 @@ static int answered(struct pst_plane_link *link, const struct pst_plane_message 
 	return 0;
 }
 
-/* Handles all messages that have arrived, with the lock. */
+/* Handles all messages that have arrived. The caller holds the lock. */
 static int receive_all(struct pst_plane_link *link)
 {
 	struct pst_plane_message m;
@@ -142,7 +147,8 @@ static int receive_all(struct pst_plane_link *link)
 	return ret;
 }
 
-/* Ends all questions and operations, with the lock. */
+/* Ends the connection: fails all questions and completes all operations with the error. The caller
+ * holds the lock. */
 static void die(struct pst_plane_link *link, int code)
 {
 	struct pst_err err;
@@ -150,7 +156,8 @@ static void die(struct pst_plane_link *link, int code)
 	if (!link->dead)
 		link->dead = code;
 	dead_fail(link->dead, &err);
-	/* The plane sees the end of the connection, even if a forked child has the descriptor. */
+	/* Shuts the connection down, so that the plane sees its end even if a forked child still
+	 * has the descriptor open. */
 	shutdown(link->fd, SHUT_RDWR);
 	for (unsigned i = 0; i < link->flight_max; i++) {
 		struct flight *flight = &link->flights[i];
@@ -173,8 +180,9 @@ static void die(struct pst_plane_link *link, int code)
 	pthread_cond_broadcast(&link->changed);
 }
 
-/* Returns whether the plane has not been heard for too long, although something waits for it. Asks
- * it for a sign of life before, with the lock. */
+/* Returns whether the plane has sent nothing for too long, although a question or an operation
+ * waits for it. Before that time has passed, sends a PING, which the plane must answer. The caller
+ * holds the lock. */
 static bool is_silent(struct pst_plane_link *link)
 {
 	struct pst_plane_message ping = {.kind = PST_PLANE_PING};
@@ -186,7 +194,7 @@ static bool is_silent(struct pst_plane_link *link)
 	}
 	if (now - link->heard_ms > link->opts.timeout_ms)
 		return true;
-	/* A sender that holds the lock asks something itself. */
+	/* If send_lock is taken, another thread is sending a question, so no PING is needed. */
 	if (now - link->heard_ms > link->opts.timeout_ms / 4 &&
 	    now - link->asked_ms > link->opts.timeout_ms / 4 &&
 	    !pthread_mutex_trylock(&link->send_lock)) {
@@ -194,7 +202,8 @@ static bool is_silent(struct pst_plane_link *link)
 
 		link->asked_ms = now;
 		if (poll(&room, 1, 0) > 0 && (room.revents & POLLOUT))
-			/* An error ends the connection, which the next receive reports. */
+			/* ignores an error: it has ended the connection, and the next receive
+			 * reports that */
 			(void)pst_plane_send(link->fd, &ping, -1);
 		pthread_mutex_unlock(&link->send_lock);
 	}
@@ -223,7 +232,7 @@ static void *link_run(void *arg)
 
 /* ---- questions ---- */
 
-/* Sends a message and its descriptors. Returns 0 or -errno. */
+/* Sends the descriptors, and then the message that uses them. Returns 0 or -errno. */
 static int send_all(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		    unsigned fd_count)
 {
@@ -289,7 +298,7 @@ int pst_plane_ask(struct pst_plane_link *link, struct pst_plane_message *message
 	return ask(link, message, fds, fd_count, NULL, err);
 }
 
-/* Takes a free place. Returns NULL if there is none. */
+/* Takes a free entry for an operation. Returns NULL if all are in use. */
 static struct flight *flight_take(struct pst_plane_link *link, struct pst_end *end, uint64_t user)
 {
 	struct flight *flight = NULL;
@@ -304,7 +313,8 @@ static struct flight *flight_take(struct pst_plane_link *link, struct pst_end *e
 		*flight = (struct flight){
 			.end = end,
 			.user = user,
-			/* A number that no earlier operation had, and that tells the place. */
+			/* a number that no earlier operation had, and from which the index of the
+			 * entry can be computed */
 			.tag = ++link->tags * link->flight_max + place,
 		};
 		link->in_flight++;
@@ -397,7 +407,8 @@ static int link_connect(struct pst_plane_link *link, struct pst_err *err)
 	return 0;
 }
 
-/* Says which role and versions this process wants. The link has no thread yet. */
+/* Sends the role and the versions of this process to the plane, and receives its reply. The link's
+ * thread does not run yet. */
 static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 {
 	struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
@@ -409,7 +420,8 @@ static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 	m.hello.role = link->opts.role;
 	m.hello.require_encryption = link->opts.require_encryption;
 	ret = pst_plane_send(link->fd, &m, -1);
-	/* A plane that refuses the connection has sent its reason before it closed it. */
+	/* A plane that refuses the connection has sent its reason before it closed the connection,
+	 * so the reason can still be received. */
 	if (ret == -EPIPE || ret == -ECONNRESET)
 		ret = 0;
 	if (!ret && poll(&fd, 1, (int)link->opts.timeout_ms) == 0)
@@ -451,7 +463,8 @@ int pst_plane_link_open(const struct pst_plane_link_opts *opts, struct pst_plane
 			     : link_connect(link, err);
 	if (!ret)
 		ret = link_greet(link, err);
-	link->opts.path = NULL; /* the caller's string */
+	/* the string belongs to the caller, and is not used any more */
+	link->opts.path = NULL;
 	if (!ret) {
 		link->flights = calloc(link->flight_max, sizeof(*link->flights));
 		if (!link->flights)

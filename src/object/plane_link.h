@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tenant's connection to a plane: questions with answers, and the operations in flight, whose
- * completions a thread of the link receives. If the plane dies or does not answer, every question
- * fails and every operation completes with -ECONNRESET. Called by plane_client.c and
- * plane_server.c.
+ * The connection of a tenant (a process that uses a plane) to the plane. The tenant sends questions
+ * and waits for the answers. A thread of the link receives the completions of the operations in
+ * flight. If the plane ends or does not answer, all questions fail and all operations complete with
+ * -ECONNRESET. Called by plane_client.c and plane_server.c.
  */
 #ifndef PST_OBJECT_PLANE_LINK_H
 #define PST_OBJECT_PLANE_LINK_H
@@ -18,31 +18,34 @@ struct pst_plane_link_opts {
 	const char *path;
 	enum pst_plane_role role;
 	bool require_encryption;
-	unsigned timeout_ms; /* 0: 30000 */
+	/* time in ms after which a silent plane counts as gone; 0: 30,000 */
+	unsigned timeout_ms;
 	struct pst_ends *ends;
-	/* Called when an operation has completed, before its completion can be taken. */
+	/* Called with the owner of an operation when it has completed. The application can take the
+	 * completion only afterwards. */
 	void (*idle)(void *owner);
 };
 
 int pst_plane_link_open(const struct pst_plane_link_opts *opts, struct pst_plane_link **out,
 			struct pst_err *err);
-/* Ends the connection. Operations in flight complete with -ECONNRESET. */
+/* Ends the connection, and frees the link. Operations in flight complete with -ECONNRESET. */
 void pst_plane_link_close(struct pst_plane_link *link);
-/* Returns whether the plane is gone. */
+/* Returns whether the connection to the plane has ended. */
 bool pst_plane_link_is_dead(struct pst_plane_link *link);
 
-/* Sends a question with descriptors, and waits for the answer, which replaces *message. Returns its
- * result. Any thread. */
+/* Sends a question with its descriptors, and waits for the answer, which overwrites *message.
+ * Returns the result in the answer, or -errno. Any thread may call it. */
 int pst_plane_ask(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		  unsigned fd_count, struct pst_err *err);
-/* Does the same for START and MOVE, and sets the message's `user`. If it succeeds, the link
- * completes `end` once, and calls idle(end->owner). */
+/* Sends START or MOVE in the same way, and fills the member `user` of the message. If it succeeds,
+ * the link completes `end` exactly once, and calls idle(end->owner). */
 int pst_plane_fly(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		  unsigned fd_count, struct pst_end *end, struct pst_err *err);
-/* Passes memory to the plane. *id receives the plane's number of it. */
+/* Shares memory with the plane. Stores the plane's number for the memory in *id. */
 int pst_plane_pass(struct pst_plane_link *link, const struct pst_shared *shared, uint64_t *id,
 		   struct pst_err *err);
-/* Asks a question about a number: MEMORY_CLOSE, RELEASE or FORGET. */
+/* Sends MEMORY_CLOSE, RELEASE or FORGET, whose only member is a number, and waits for the
+ * answer. */
 int pst_plane_ask_id(struct pst_plane_link *link, enum pst_plane_kind kind, uint64_t id,
 		     struct pst_plane_message *answer, struct pst_err *err);
 

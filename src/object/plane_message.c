@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements plane_message.h. The messages come from other processes, which may send anything. */
+/* Implements plane_message.h. Messages come from other processes, so they may contain any bytes. */
 #include "object/plane_message.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ size_t pst_plane_len(unsigned kind)
 	return kind < PST_PLANE_KINDS ? kinds[kind].len : 0;
 }
 
-/* Returns whether the text ends within its array. */
+/* Returns whether an array contains the NUL that ends its text. */
 #define ENDS(text) (memchr((text), 0, sizeof(text)) != NULL)
 
 static bool op_is_known(uint32_t op)
@@ -50,7 +50,8 @@ static bool op_is_known(uint32_t op)
 	return op == PENSTOCK_READ || op == PENSTOCK_WRITE;
 }
 
-/* A key may have any bytes but NUL, which would make it shorter. */
+/* Checks the length and the texts of START. A key may contain any byte but NUL, because a NUL would
+ * end it early. */
 static bool start_is_right(const struct pst_plane_start *start)
 {
 	return ENDS(start->bucket) && ENDS(start->if_match) &&
@@ -115,7 +116,8 @@ int pst_plane_check(const struct pst_plane_message *message, size_t len, bool fr
 	    len != kinds[message->kind].len || kinds[message->kind].from_plane != from_plane ||
 	    has_fd != (message->kind == PST_PLANE_FD))
 		return -EPROTO;
-	/* HELLO has the same form in all versions, so that its sender gets an answer. */
+	/* HELLO has the same form in all versions, so the plane can answer a sender of any
+	 * version. */
 	if (message->kind != PST_PLANE_HELLO &&
 	    (message->version < PST_PLANE_VERSION_MIN || message->version > PST_PLANE_VERSION_MAX))
 		return -EPROTO;
@@ -137,7 +139,7 @@ int pst_plane_send(int sock, struct pst_plane_message *message, int fd)
 		if (sendmsg(sock, &msg, MSG_NOSIGNAL) >= 0)
 			return 0;
 		if (errno != EINTR)
-			/* EAGAIN: the time of SO_SNDTIMEO is over. */
+			/* EAGAIN: the socket's queue had no room during the time of SO_SNDTIMEO */
 			return errno == EAGAIN ? -ETIMEDOUT : -errno;
 	}
 }
@@ -169,7 +171,8 @@ void pst_plane_socket_set(int sock, unsigned timeout_ms)
 	struct timeval time = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
 	int bytes = 256 << 10;
 
-	/* Without this room, a send waits more often; without the time, it may wait for long. */
+	/* A larger queue makes waits in send rarer. The time limit keeps a send from waiting
+	 * forever. */
 	(void)setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 	(void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
 }

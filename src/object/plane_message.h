@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The messages between a plane (`penstock plane`) and its tenants, over a Unix socket of type
- * SOCK_SEQPACKET. A tenant is one connection. Its first message is HELLO, which names the role and
- * the versions that it speaks; the plane answers WELCOME, or ANSWER with an error. All other
- * messages of a tenant get one ANSWER with the same number `seq`, except FD, which gets none: it
- * passes a descriptor, which the next message takes from its slot.
+ * SOCK_SEQPACKET. Each connection is a tenant. Its first message is HELLO, with its role and the
+ * versions that it speaks. The plane replies WELCOME, or ANSWER with an error. The plane replies to
+ * each other message of a tenant with one ANSWER, which has the same number `seq`. The only
+ * exception is FD, which gets no reply: it passes a descriptor, which is put into a slot for the
+ * next message.
  *
- * Windows, memory and remote windows are named by numbers of the plane. It looks a number up among
- * those of the connection only, so no tenant can name what belongs to another one.
+ * Messages name windows, memory and remote windows by numbers that the plane has chosen. The plane
+ * looks up a number only among those of the same connection. So no tenant can name objects of
+ * another tenant.
  *
- * Every message has a fixed length that depends on its kind only. A process accepts a message only
- * if pst_plane_check finds its length right, each text terminated, and each count within bounds.
- * Both processes are on one host, so integers are in its byte order.
+ * Every message has a fixed length, which depends only on its kind. A process accepts a message
+ * only if pst_plane_check finds that its length is right, that each text ends with a NUL, and that
+ * each count is within its limits. Both processes are on one host, so integers are in the byte
+ * order of the host.
  */
 #ifndef PST_OBJECT_PLANE_MESSAGE_H
 #define PST_OBJECT_PLANE_MESSAGE_H
@@ -23,11 +26,11 @@
 #include "penstock_object.h"
 
 #define PST_PLANE_MAGIC 0x4e4c5053u /* "SPLN" */
-/* Versions that this code speaks. A later version may change all messages but HELLO. */
+/* The versions that this code supports. A later version may change all messages except HELLO. */
 #define PST_PLANE_VERSION_MIN 1u
 #define PST_PLANE_VERSION_MAX 1u
-#define PST_PLANE_SLOTS PENSTOCK_OBJECT_SEGS_MAX /* descriptors that FD may pass for one message \
-						  */
+/* maximum number of descriptors for one message */
+#define PST_PLANE_SLOTS PENSTOCK_OBJECT_SEGS_MAX
 #define PST_PLANE_KEY_MAX 1024
 #define PST_PLANE_BUCKET_MAX 255
 
@@ -37,12 +40,12 @@ enum pst_plane_role {
 };
 
 enum pst_plane_kind {
-	/* both roles */
+	/* sent by tenants of both roles */
 	PST_PLANE_HELLO = 1,
 	PST_PLANE_FD,
 	PST_PLANE_PING,
 	PST_PLANE_INFO,
-	PST_PLANE_MEMORY, /* passes memory, whose descriptors are in the slots */
+	PST_PLANE_MEMORY, /* shares memory whose descriptors are in the slots */
 	PST_PLANE_MEMORY_CLOSE,
 	/* clients */
 	PST_PLANE_WINDOW,
@@ -52,24 +55,25 @@ enum pst_plane_kind {
 	PST_PLANE_RESOLVE,
 	PST_PLANE_FORGET,
 	PST_PLANE_MOVE,
-	/* from the plane */
+	/* sent by the plane */
 	PST_PLANE_WELCOME,
 	PST_PLANE_ANSWER,
-	PST_PLANE_COUNTS, /* answers INFO */
-	PST_PLANE_ENDED,  /* a request of START has completed */
-	PST_PLANE_MOVED,  /* a move has completed */
+	PST_PLANE_COUNTS, /* reply to INFO */
+	PST_PLANE_ENDED,  /* the request that START has started has completed */
+	PST_PLANE_MOVED,  /* the move that MOVE has started has completed */
 	PST_PLANE_KINDS,
 };
 
 struct pst_plane_hello {
-	uint32_t first, last; /* versions that the tenant speaks */
+	/* the lowest and the highest version that the tenant supports */
+	uint32_t first, last;
 	uint32_t role;
 	uint32_t require_encryption;
 };
 
 struct pst_plane_welcome {
 	uint32_t version;
-	uint32_t in_flight; /* most requests or moves in flight */
+	uint32_t in_flight; /* maximum number of requests or moves in flight */
 };
 
 struct pst_plane_fd {
@@ -79,8 +83,9 @@ struct pst_plane_fd {
 struct pst_plane_memory {
 	uint64_t len;
 	uint32_t cuda; /* 1: `exported` describes memory of a GPU */
-	/* Slots in use. Host memory: 2, for reading and writing, and for reading only. Memory of
-	 * a GPU: 1 if `exported` has a descriptor. */
+	/* Number of slots in use. For host memory it is 2: slot 0 has a descriptor for reading and
+	 * writing, and slot 1 one for reading only. For memory of a GPU it is 1 if `exported` has a
+	 * descriptor, otherwise 0. */
 	uint32_t fds;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };
@@ -109,7 +114,7 @@ struct pst_plane_resolve {
 	char token[PENSTOCK_OBJECT_TOKEN_MAX + 1];
 };
 
-/* A piece of memory, or of a file whose descriptor is in a slot. */
+/* A range of memory, or of a file whose descriptor is in a slot. */
 struct pst_plane_seg {
 	uint64_t memory, off, len;
 	uint32_t is_file, slot;
@@ -121,14 +126,17 @@ struct pst_plane_move {
 	struct pst_plane_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 };
 
-/* Result of a message. */
+/* The reply to a message of a tenant. */
 struct pst_plane_answer {
 	int32_t result; /* 0 or a negative errno */
 	uint32_t why;	/* enum penstock_why */
-	uint64_t id;	/* MEMORY, WINDOW, RESOLVE: number of what was made */
-	uint64_t len;	/* RESOLVE: length of the window */
+	/* number of the new object, in answers to MEMORY, WINDOW and RESOLVE */
+	uint64_t id;
+	uint64_t len; /* RESOLVE: length of the window */
 	uint32_t encrypted, on_host;
-	uint32_t cut; /* RELEASE: a server may still have the pages: replace them */
+	/* for RELEASE: 1 if a server may still access the pages, so that the tenant must replace
+	 * them */
+	uint32_t cut;
 	char transport[16];
 	char text[PENSTOCK_TEXT_MAX];
 };
@@ -136,7 +144,8 @@ struct pst_plane_answer {
 struct pst_plane_counts {
 	union {
 		struct penstock_object_client_info client;
-		struct penstock_object_server_info server; /* without the names of transports */
+		/* the names of transports in it are not valid */
+		struct penstock_object_server_info server;
 	};
 	char transports[PENSTOCK_OBJECT_TRANSPORTS_MAX][16];
 };
@@ -154,13 +163,14 @@ struct pst_plane_moved {
 struct pst_plane_message {
 	uint32_t magic;
 	uint16_t version, kind;
-	uint64_t seq; /* of the question, also in its answer; 0 in ENDED and MOVED */
+	/* number of the question, which the answer repeats; 0 in ENDED and MOVED */
+	uint64_t seq;
 	union {
 		struct pst_plane_hello hello;
 		struct pst_plane_welcome welcome;
 		struct pst_plane_fd fd;
 		struct pst_plane_memory memory;
-		struct pst_plane_name name; /* MEMORY_CLOSE, RELEASE, FORGET */
+		struct pst_plane_name name; /* for MEMORY_CLOSE, RELEASE and FORGET */
 		struct pst_plane_window window;
 		struct pst_plane_start start;
 		struct pst_plane_resolve resolve;
@@ -172,20 +182,21 @@ struct pst_plane_message {
 	};
 };
 
-/* Returns the length of a message of this kind, or 0 if there is none. */
+/* Returns the length in bytes of messages of this kind, or 0 if the kind does not exist. */
 size_t pst_plane_len(unsigned kind);
-/* Checks a message of `len` bytes from another process. `from_plane` tells which process has sent
- * it, and has_fd whether it came with a descriptor. Returns 0 or -EPROTO. */
+/* Checks a message of `len` bytes from another process. `from_plane` is true if the sender is a
+ * plane, and `has_fd` is true if the message came with a descriptor. Returns 0 or -EPROTO. */
 int pst_plane_check(const struct pst_plane_message *message, size_t len, bool from_plane,
 		    bool has_fd);
-/* Sends a message, with the descriptor `fd` unless it is negative. Waits for room in the socket's
- * queue, for at most the socket's SO_SNDTIMEO. Returns 0 or -errno. */
+/* Sends a message, with the descriptor `fd` unless it is negative. If the socket's queue is full,
+ * waits up to the socket's SO_SNDTIMEO. Returns 0 or -errno. */
 int pst_plane_send(int sock, struct pst_plane_message *message, int fd);
-/* Receives a message without waiting. Returns 1, 0 if there is none, or -errno: -ECONNRESET if the
- * other process has closed the connection, and -EPROTO if the message is malformed. *fd receives
- * its descriptor, or -1. */
+/* Receives a message without waiting. Returns 1 after success, or 0 if no message has arrived.
+ * Returns -ECONNRESET if the other process has closed the connection, -EPROTO if the message is
+ * malformed, or another -errno. Stores the descriptor of the message, or -1, in *fd. */
 int pst_plane_receive(int sock, struct pst_plane_message *message, bool from_plane, int *fd);
-/* Sets the longest time of pst_plane_send, and room for several messages. */
+/* Sets the maximum time that pst_plane_send waits, and enlarges the socket's queue for several
+ * messages. */
 void pst_plane_socket_set(int sock, unsigned timeout_ms);
 
 #endif

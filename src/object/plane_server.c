@@ -51,13 +51,13 @@ void pst_plane_forget(struct pst_plane_remote *remote)
 {
 	struct pst_plane_message answer;
 
-	/* An error means that the plane is gone, and with it the remote window. */
+	/* An error means that the plane is gone. Then the remote window no longer exists. */
 	(void)pst_plane_ask_id(remote->link, PST_PLANE_FORGET, remote->id, &answer,
 			       &(struct pst_err){0});
 	free(remote);
 }
 
-/* Describes a piece of memory by the number of the allocation that contains it. */
+/* Describes a range of memory by the plane's number of the allocation that contains the range. */
 static int seg_put(struct pst_plane_seg *out, const struct penstock_object_seg *seg,
 		   const struct pst_plane_memory_of *m, struct pst_err *err)
 {
@@ -109,8 +109,8 @@ int pst_plane_move(const struct pst_plane_remote *remote, enum penstock_op op, u
 	return ret ? ret : pst_plane_fly(remote->link, &m, fds, fd_count, end, err);
 }
 
-/* Returns the name of a transport as a constant, or NULL. The plane's pointers mean nothing here.
- */
+/* Returns the library's constant for the name of a transport, or NULL. A pointer in a message of
+ * the plane is not valid in this process. */
 static const char *transport_name(const char *name)
 {
 	for (unsigned i = 0; i < PST_TOKEN_KINDS; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's side of a server plane: memory that it shares with the plane, tokens that the plane
- * parses, and moves that it carries out. Called by server.c.
+ * The library's code for a server that uses a plane: memory that it shares with the plane, tokens
+ * that the plane parses, and moves that the plane makes. Called by server.c.
  */
 #ifndef PST_OBJECT_PLANE_SERVER_H
 #define PST_OBJECT_PLANE_SERVER_H
@@ -15,18 +15,19 @@ struct pst_plane_remote {
 	int encrypted, on_host;
 };
 
-/* Memory that the server has allocated for moves. */
+/* Memory that the application has allocated for moves. */
 struct pst_plane_memory_of {
 	struct pst_plane_memory_of *next;
 	struct pst_shared shared;
-	uint64_t id; /* 0: without a plane */
+	uint64_t id; /* the plane's number for the memory; 0 without a plane */
 };
 
 int pst_plane_resolve(struct pst_plane_link *link, const char *token, size_t len,
 		      const struct penstock_object_peer *peer, struct pst_plane_remote **out,
 		      struct pst_err *err);
 void pst_plane_forget(struct pst_plane_remote *remote);
-/* Starts a move of memory in the list and of files. */
+/* Asks the plane to start a move. Each segment must be in the server's list of memory, or be a
+ * range of a file. */
 int pst_plane_move(const struct pst_plane_remote *remote, enum penstock_op op, uint64_t off,
 		   const struct penstock_object_seg *segs, unsigned seg_count,
 		   const struct pst_plane_memory_of *memories, struct pst_end *end,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements request.h. A request passes through these steps, mostly on a reactor's thread (see
- * io/http.h): with a token; if the bytes did not move, the window is closed to the server, and the
- * request goes on, or is sent again, with a body. A window that a server still has open is closed
- * by a thread of its own, because the reactor must not wait.
+ * Implements request.h. These are the steps of a request, most of them on a reactor's thread (see
+ * io/http.h). The request is first sent with a token. If the server has not moved the bytes, the
+ * window is closed to the server. The request then receives a body, or is sent again with one. If a
+ * server still has the window open, a separate thread closes it, because the reactor must not wait.
  *
- * A server that does not know tokens gets none any more, for the rest of the process.
+ * If a server does not know tokens, it gets no more tokens in this process.
  */
 #include "object/request.h"
 
@@ -25,23 +25,24 @@
 #include "wire/common.h"
 
 struct pst_object_transfer {
-	struct pst_object_call call; /* the first member */
+	struct pst_object_call call; /* must be the first member */
 	struct pst_object_transfer *next;
 	struct pst_object_requests *requests;
 	struct pst_object_target *target;
 	struct pst_object_place place;
 	struct pst_end *end;
-	bool flying; /* the call is with the reactors; protected by the lock of the requests */
+	bool flying; /* a reactor has the call; protected by the lock of `requests` */
 	bool no_body, judged;
-	bool body;	/* the bytes move as a body */
+	bool body;	/* the bytes move as a body, not through the window */
 	unsigned cards; /* network cards that are left to be tried after a failure */
 	uint64_t off;
 	struct penstock_object_verdict verdict;
 	struct penstock_object_window_info info;
 	struct iovec iov;
-	unsigned char *staging; /* in place of memory of a GPU; NULL: none */
+	/* host memory for a body, if the window is in memory of a GPU; NULL: none */
+	unsigned char *staging;
 	char if_match[256], etag[256];
-	struct pst_err err; /* of a step between two requests */
+	struct pst_err err; /* error of a step between two attempts */
 };
 
 /* ---- servers that do not know tokens ---- */
@@ -50,8 +51,9 @@ struct deaf {
 	struct deaf *next;
 	const struct pst_http_endpoint *endpoint;
 };
-static pthread_mutex_t deaf_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list */
-static struct deaf *deafs;				      /* never freed, like the endpoints */
+static pthread_mutex_t deaf_lock = PTHREAD_MUTEX_INITIALIZER; /* protects `deafs` */
+/* servers that do not know tokens; never freed, like the endpoints */
+static struct deaf *deafs;
 
 static void deaf_in_child(void)
 {
@@ -74,7 +76,8 @@ static bool is_deaf(const struct pst_http_endpoint *endpoint)
 	return d;
 }
 
-/* Without memory, the server gets the next token, too. */
+/* Records that a server does not know tokens. Without memory for the record, the server gets the
+ * next token, too. */
 static void deaf_add(const struct pst_http_endpoint *endpoint)
 {
 	struct deaf *d = is_deaf(endpoint) ? NULL : calloc(1, sizeof(*d));
@@ -100,8 +103,8 @@ static void transfer_free(struct pst_object_transfer *t)
 	free(t);
 }
 
-/* Completes a request. `result` is the number of bytes, or a negative errno whose reason is in the
- * error. */
+/* Completes a request. `result` is the number of moved bytes, or a negative errno, which `err`
+ * explains. */
 static void transfer_finish(struct pst_object_transfer *t, int64_t result,
 			    const struct pst_err *err)
 {
@@ -137,14 +140,14 @@ static void transfer_finish(struct pst_object_transfer *t, int64_t result,
 	pthread_mutex_unlock(&requests->lock);
 	transfer_free(t);
 	pst_ends_put(requests->ends, node);
-	/* After this, the client may be closed. */
+	/* After this, another thread may close the client. */
 	pthread_mutex_lock(&requests->lock);
 	if (!--requests->count)
 		pthread_cond_broadcast(&requests->none);
 	pthread_mutex_unlock(&requests->lock);
 }
 
-/* Gives the call to the reactors. A request that cannot be started is completed. */
+/* Passes the call to a reactor. If that fails, completes the request with the error. */
 static void transfer_fly(struct pst_object_transfer *t, bool repeat)
 {
 	struct pst_object_requests *requests = t->requests;
@@ -164,21 +167,22 @@ static void transfer_fly(struct pst_object_transfer *t, bool repeat)
 
 /* ---- the window ---- */
 
-/* Closes the window to the server. Returns 0 or -errno. May wait for the server. */
+/* Takes the server's access to the window away. Returns 0 or -errno. May wait for the server. */
 static int window_release(struct pst_object_transfer *t)
 {
 	struct pst_object_target *target = t->target;
 
 	if (t->call.http.attempts > 1)
-		/* The response tells the end of one transfer. A lost attempt may have begun
-		 * another. */
+		/* The response shows only that the last attempt's transfer has ended. A lost
+		 * attempt may have begun another transfer. */
 		pst_wire_unsettle(target->grant);
 	target->released = pst_wire_release(target->grant, &t->err);
 	target->grant = NULL;
 	return target->released;
 }
 
-/* Prepares the memory for a body. The bytes of a PUT are copied from a GPU. */
+/* Prepares the memory from which a body is sent, or into which it is received. For a PUT, copies
+ * the bytes out of the memory of a GPU. */
 static int body_prepare(struct pst_object_transfer *t)
 {
 	const struct pst_object_target *target = t->target;
@@ -206,7 +210,7 @@ static int body_prepare(struct pst_object_transfer *t)
 	return ret ? pst_fail_errno(&t->err, -ret, penstock_errwhy(), "%s", penstock_errmsg()) : 0;
 }
 
-/* Sends the request again, with a body. */
+/* Sends the request again without a token and with a body. */
 static void transfer_resend(struct pst_object_transfer *t)
 {
 	struct pst_http_call *http = &t->call.http;
@@ -273,12 +277,12 @@ static void *resend_run(void *arg)
 	return NULL;
 }
 
-/* Closes the window, and then sends the request again. */
+/* Closes the window, and then sends the request again with a body. */
 static void transfer_begin_resend(struct pst_object_transfer *t)
 {
 	pthread_t thread;
 
-	/* If no thread can be started, this one waits. */
+	/* if no thread can be started, the reactor's thread waits */
 	if (!pst_wire_revoke(t->target->grant) && !pst_thread_start(&thread, resend_run, t))
 		pthread_detach(thread);
 	else
@@ -316,8 +320,8 @@ static enum pst_http_verdict get_refuse(struct pst_object_transfer *t, int code,
 	return PST_HTTP_FAIL;
 }
 
-/* Checks that a response's body is the range that was asked for, or its start if the object is
- * shorter. A repetition must be about the same object. */
+/* Checks that a response's body is the requested range, or the part of it that the object has. A
+ * repeated request must return the same object. */
 static enum pst_http_verdict get_judge_body(struct pst_object_transfer *t)
 {
 	struct pst_object_call *call = &t->call;
@@ -340,7 +344,7 @@ static enum pst_http_verdict get_judge_body(struct pst_object_transfer *t)
 	return PST_HTTP_BODY;
 }
 
-/* Judges a response with status 2xx. */
+/* Judges a response with a status 2xx. */
 static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
 {
 	struct pst_object_transfer *t = (struct pst_object_transfer *)call;
@@ -352,7 +356,8 @@ static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
 	case PENSTOCK_OBJECT_DONE:
 		return PST_HTTP_TEXT;
 	case PENSTOCK_OBJECT_BODY:
-		/* The body goes to the same memory, which the server must not access any more. */
+		/* The body will be received into the same memory, so the server must not have
+		 * access to it. */
 		if (t->no_body || !pst_wire_revoke(t->target->grant))
 			break;
 		if (window_release(t) || body_prepare(t)) {
@@ -371,7 +376,7 @@ static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
 	return get_refuse(t, EOPNOTSUPP, PENSTOCK_WHY_DECLINED, t->verdict.text);
 }
 
-/* Completes a GET or a PUT whose bytes have moved. */
+/* Completes a GET or a PUT whose bytes were moved. */
 static void transfer_done(struct pst_object_transfer *t)
 {
 	const struct pst_object_target *target = t->target;
@@ -393,14 +398,14 @@ static void transfer_done(struct pst_object_transfer *t)
 	transfer_finish(t, ret ? ret : (int64_t)len, &t->err);
 }
 
-/* Ends a request without token, or one whose error has nothing to do with the token. */
+/* Completes a request that had no token, or whose error is not related to the token. */
 static void transfer_result(struct pst_object_transfer *t)
 {
 	bool get = t->target->op == PENSTOCK_READ;
 	const struct pst_http_head *head = &t->call.http.head;
 	int ret = pst_object_call_result(&t->call, get ? "read" : "write", &t->err);
 
-	/* S3 answers 416 if no byte of the object is in the range. */
+	/* S3 replies 416 if the whole range is behind the end of the object. */
 	if (get && head->status == 416 && head->has_total && head->range_total <= t->off) {
 		t->body = true;
 		t->call.http.in_len = 0;
@@ -428,7 +433,7 @@ static void transfer_ended(struct pst_object_call *call)
 	pthread_mutex_lock(&t->requests->lock);
 	t->flying = false;
 	pthread_mutex_unlock(&t->requests->lock);
-	/* A response without a judgement: its status is not 2xx. */
+	/* The response has not been judged, because its status is not 2xx. */
 	if (call->token && !call->http.result && call->http.head.status / 100 != 2) {
 		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 		if (window_judge(t, code) == PENSTOCK_OBJECT_ERROR &&
@@ -438,7 +443,7 @@ static void transfer_ended(struct pst_object_call *call)
 			return;
 		}
 	}
-	/* No response, or an error that has nothing to do with the token, or a body's end. */
+	/* There was no response, its error is not related to the token, or a body has ended. */
 	if (!call->token || !t->judged || t->verdict.next == PENSTOCK_OBJECT_ERROR) {
 		transfer_result(t);
 		return;
@@ -458,7 +463,8 @@ static void transfer_ended(struct pst_object_call *call)
 
 /* ---- the start ---- */
 
-/* Finds server and keys. The key is encoded, because a URL may have options behind a '?'. */
+/* Finds the server and the access keys. Percent-encodes the key of the object, because options
+ * follow a '?' in a URL. */
 static int place_find(const struct penstock_object_request *request, struct pst_object_place *out,
 		      struct pst_err *err)
 {
@@ -479,7 +485,7 @@ static int place_find(const struct penstock_object_request *request, struct pst_
 	return ret;
 }
 
-/* Returns why the server gets no token, or NULL if it gets one. */
+/* Returns the reason why the server gets no token, or NULL if it gets one. */
 static const char *token_refused(const struct pst_object_transfer *t)
 {
 	if (t->place.url.rdma == PST_OBJECT_RDMA_OFF)
@@ -547,7 +553,7 @@ static int request_check(const struct pst_object_target *target,
 	return 0;
 }
 
-/* Adds the transfer to those in flight. */
+/* Adds the transfer to the list of requests in flight. */
 static int transfer_add(struct pst_object_transfer *t, struct pst_err *err)
 {
 	struct pst_object_requests *requests = t->requests;
@@ -566,7 +572,7 @@ static int transfer_add(struct pst_object_transfer *t, struct pst_err *err)
 	return ret;
 }
 
-/* Fails a request that has not been added. */
+/* Fails a request that is not in the list of requests in flight yet. */
 static int start_fail(struct pst_object_transfer *t, int ret)
 {
 	transfer_free(t);
@@ -635,8 +641,8 @@ int pst_object_requests_open(struct pst_object_requests *requests, struct pst_en
 	return 0;
 }
 
-/* Cancels a request that waits for its turn, or asks its reactor to end it. Returns a request that
- * the caller completes. Called with the lock. */
+/* Cancels one request: if it waits for its turn, returns it, so that the caller completes it.
+ * Otherwise asks its reactor to end it. The caller holds the lock. */
 static struct pst_object_transfer *cancel_one(struct pst_object_requests *requests)
 {
 	for (struct pst_object_transfer *t = requests->all; t; t = t->next)

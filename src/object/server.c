@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of penstock_object.h: checks arguments, and calls the data plane (src/wire) or
- * the plane of the server (plane_server.h), and the rules of responses (src/s3/judge.c).
+ * The server half of penstock_object.h. Checks the arguments, and then calls either the data plane
+ * in this process (src/wire), or the server's plane, which is another process (plane_server.h). The
+ * rules of responses are in src/s3/judge.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,14 +18,17 @@
 
 struct penstock_object_server {
 	struct pst_wire_server *wire; /* NULL if the server has a plane */
-	struct pst_plane_link *link;  /* to the plane; NULL: none */
-	struct pst_ends ends;	      /* completed moves of the plane */
-	unsigned generation;	      /* fork generation of the process that opened it */
-	pthread_mutex_t lock;	      /* protects the list; taken last */
+	/* connection to the plane; NULL if the server has none */
+	struct pst_plane_link *link;
+	struct pst_ends ends; /* completions of the moves that the plane makes */
+	/* fork generation of the process that opened the server */
+	unsigned generation;
+	/* protects the list of memories; no other lock is taken while it is held */
+	pthread_mutex_t lock;
 	struct pst_plane_memory_of *memories;
 };
 
-/* One of the two pointers is NULL. */
+/* `plane` is set if the server has a plane, otherwise `wire`. */
 struct penstock_object_remote {
 	struct penstock_object_server *server;
 	struct pst_wire_remote *wire;
@@ -33,7 +37,7 @@ struct penstock_object_remote {
 
 /* ---- the server ---- */
 
-/* With a plane, nothing but the number of completed moves depends on this process. */
+/* Called when a move of the plane has completed. Nothing depends on that in this process. */
 static void move_idle(void *owner)
 {
 	(void)owner;
@@ -109,8 +113,8 @@ void penstock_object_server_close(struct penstock_object_server *server)
 {
 	struct pst_err err;
 
-	/* In a forked child, the server belongs to the parent, and its threads do not run. So the
-	 * server stays unchanged. */
+	/* In a forked child, the server belongs to the parent, and its threads do not run. So
+	 * nothing is freed. */
 	if (!server || pst_fork_check(server->generation, &err))
 		return;
 	if (server->link) {
@@ -133,7 +137,7 @@ void penstock_object_server_close(struct penstock_object_server *server)
 
 /* ---- memory ---- */
 
-/* Allocates memory that no other process needs. */
+/* Allocates memory that is not shared with a plane. */
 static int memory_open(struct penstock_device *dev, size_t len, struct pst_shared *out,
 		       struct pst_err *err)
 {
@@ -214,7 +218,7 @@ int penstock_object_server_free(struct penstock_object_server *server, void *ptr
 	if (!m)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the server has not allocated this memory");
-	/* An error means that the plane is gone, and with it its mapping. */
+	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
 	if (server->link)
 		(void)pst_plane_ask_id(server->link, PST_PLANE_MEMORY_CLOSE, m->id, &answer, &err);
 	pst_shared_close(&m->shared);
@@ -326,7 +330,7 @@ int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 	return pst_struct_copy_out(info, &found, sizeof(found));
 }
 
-/* Passes a move to the plane. */
+/* Asks the plane to make a move. */
 static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op op, uint64_t off,
 			 const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
 			 struct pst_err *err)
@@ -337,7 +341,7 @@ static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op
 	if (!end)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a move");
 	end->move.user = user;
-	/* With the lock, so that no other thread frees the memory that is looked up. */
+	/* Holds the lock, so that no other thread frees the memory that pst_plane_move looks up. */
 	pthread_mutex_lock(&remote->server->lock);
 	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories, end,
 			     err);
@@ -374,7 +378,7 @@ int penstock_object_poll(struct penstock_object_server *server, struct penstock_
 	return penstock_object_wait(server, done, max, 0);
 }
 
-/* Takes completed moves of the plane. */
+/* Takes completed moves of a server that has a plane. */
 static int take_ends(struct penstock_object_server *server, struct penstock_object_done *done,
 		     unsigned max, int timeout_ms)
 {
@@ -398,7 +402,7 @@ int penstock_object_wait(struct penstock_object_server *server, struct penstock_
 
 	if (!server || (max && !done))
 		return pst_fail_null(server ? "the array of completions" : "the server");
-	/* In a forked child, a wait would consume an event of the parent. */
+	/* In a forked child, a wait would take an event that belongs to the parent. */
 	if (pst_fork_check(server->generation, &err))
 		return pst_err_publish(&err);
 	return server->link ? take_ends(server, done, max, timeout_ms)

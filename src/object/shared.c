@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements shared.h. Called by the library's side of a plane, and by the plane. */
+/* Implements shared.h. Called by the library's code for planes, and by the plane. */
 #include "object/shared.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static void descriptors_close(struct pst_shared *s)
 	}
 }
 
-/* Maps the memory at an address that is a multiple of PST_SHARED_ALIGN, for huge pages. */
+/* Maps the memory at a multiple of PST_SHARED_ALIGN, so that it can have huge pages. */
 static int host_map(struct pst_shared *s, struct pst_err *err)
 {
 	unsigned char *space = mmap(NULL, s->len + PST_SHARED_ALIGN, PROT_NONE,
@@ -47,9 +47,9 @@ static int host_map(struct pst_shared *s, struct pst_err *err)
 	if (s->ptr > space)
 		munmap(space, (size_t)(s->ptr - space));
 	munmap(s->ptr + s->len, (size_t)(space + PST_SHARED_ALIGN - s->ptr));
-	/* Advice: a failure changes nothing but the speed. */
+	/* ignores an error, which only makes accesses slower */
 	madvise(s->ptr, s->len, MADV_HUGEPAGE);
-	/* A forked child must not have the memory, into which others write. */
+	/* A forked child must not get the memory, because other processes write to it. */
 	if (madvise(s->ptr, s->len, MADV_DONTFORK))
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
 	return 0;
@@ -65,7 +65,7 @@ static int host_create(struct pst_shared *s, struct pst_err *err)
 	    fcntl(s->fd, F_ADD_SEALS, seals))
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m",
 				s->len);
-	/* A server that only reads gets a descriptor with which it cannot write. */
+	/* Opens a read-only descriptor of the memory, for servers that only read it. */
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", s->fd);
 	s->read_fd = open(name, O_RDONLY | O_CLOEXEC);
 	if (s->read_fd < 0)
@@ -99,7 +99,8 @@ int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared
 	return ret;
 }
 
-/* Huge pages are refused: one can be missing at an access, which would kill the process. */
+/* Returns whether the memory cannot become shorter, and can be accessed as `access` says. Refuses
+ * huge pages of hugetlbfs: if no page is free at an access, the kernel kills the process. */
 static bool keeps_length(int fd, size_t len, int access)
 {
 	const int seals = fcntl(fd, F_GET_SEALS), flags = fcntl(fd, F_GETFL);
@@ -115,7 +116,8 @@ static int host_open(struct pst_shared *s, struct pst_err *err)
 {
 	struct stat both[2];
 
-	/* The second descriptor goes to servers that read, so it must be of the same memory. */
+	/* Servers that only read get the second descriptor, so it must be one of the same
+	 * memory. */
 	if (!keeps_length(s->fd, s->len, O_RDWR) || !keeps_length(s->read_fd, s->len, O_RDONLY) ||
 	    fstat(s->fd, &both[0]) || fstat(s->read_fd, &both[1]) ||
 	    both[0].st_ino != both[1].st_ino || both[0].st_dev != both[1].st_dev)
@@ -137,7 +139,8 @@ static int device_open(struct pst_shared *s, struct pst_err *err)
 				      penstock_errmsg());
 	s->ptr = ptr;
 	exported_len = s->dev->ops->export_len(&s->exported);
-	/* A length that only the message says would give access to all memory of the GPU. */
+	/* Refuses a length that is greater than that of the export. It would give access to all
+	 * memory of the GPU. */
 	if (s->len > exported_len)
 		return pst_fail(err, PENSTOCK_WHY_MALFORMED,
 				"the tenant passed memory of %llu bytes as %zu bytes",
@@ -174,7 +177,7 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m",
 				      size);
 	memcpy(fresh, s->ptr + start, size);
-	/* Replaces all pages at once, so that no thread finds them missing. */
+	/* Replaces all pages by one call, so that no thread finds a page missing. */
 	if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, s->ptr + start) ==
 	    MAP_FAILED) {
 		pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "mremap: %m");

@@ -1,29 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Path rdma: the server of a storage (its far side) writes the bytes of a read into a window, which
- * is host memory of the lane. The device copies them from there. For a write, the server reads the
+ * is memory of the lane. The device copies them from there. For a write, the server reads the
  * bytes from a window that the storage has filled. The storage and its transports decide how the
  * server accesses the window, and report whether a CPU copies the bytes. The lane starts the
  * chunks.
  *
  * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
- * closes. They are pinned for its device like its ring. A storage completes a transfer only when
- * the server has lost its access to the window. So the window can be used again at once.
+ * closes. A storage completes a transfer only when the server has lost its access to the window. So
+ * the window can be used again at once.
+ *
+ * If the server can access the memory of the lane's device, windows are there. Otherwise, they are
+ * host memory, which is pinned for the device like the lane's ring. A window is never the memory of
+ * a segment: the driver shares whole allocations only, so the server would get access to all memory
+ * of the caller's allocation. The copy within the device takes a few microseconds.
+ *
+ * A copy within the device waits in a queue behind streams that wait for requests
+ * (tests/standin/README.md). Such a stream may depend on the bytes of the copy. So while streams
+ * wait for requests, chunks use windows in host memory.
  */
 #include "path/rdma.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/base/clock.h"
 #include "core/base/device_sync.h"
 #include "core/base/log.h"
 #include "core/lane/chunk.h"
 #include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "core/request/plan.h"
+#include "core/request/spans.h"
 #include "path/slotted.h"
 
 #define WINDOWS 4 /* maximum number of windows of a lane */
+/* Maximum number of a lane's windows in its device's memory, and their length. A server copies page
+ * cache to a GPU without a CPU copy if a transfer has 8 MiB or more (path mapped). With 8 lanes,
+ * 128 MiB are in flight, which is 2.4 ms of a copy engine's time. */
+#define DEVICE_WINDOWS 2
+#define DEVICE_CHUNK (8u << 20)
+/* After the server has refused a window in the device's memory, a lane offers windows in host
+ * memory only for this time. */
+#define REFUSED_NS 5000000000u
 /* Length of a chunk, and of the first chunks, if the storage has no preference. */
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_FIRST (1u << 20)
@@ -36,6 +56,18 @@ struct place {
 
 struct rdma_lane {
 	struct place places[WINDOWS];
+	/* The time at which the far side `refused_by` has refused a window of the device, or no
+	 * such window could be opened; 0: none. */
+	uint64_t refused_ns;
+	const void *refused_by;
+	enum penstock_why refused_why;
+};
+
+/* What a chunk needs. */
+struct need {
+	struct penstock_storage *st;
+	struct penstock_device *dev; /* NULL: host memory */
+	size_t len;
 };
 
 /* ---- the lane's windows ---- */
@@ -46,32 +78,38 @@ struct rdma_lane {
 static bool place_clear(const struct pst_lane *lane, struct place *place, bool wait)
 {
 	struct penstock_device *dev = lane->pump->dev;
+	bool syncs = place->pinned || place->window->dev;
 
-	if (place->pinned && wait)
+	if (syncs && wait)
 		pst_device_sync_await(dev);
-	else if (place->pinned && !pst_device_sync_begin(dev))
+	else if (syncs && !pst_device_sync_begin(dev))
 		return false;
-	if (place->pinned) {
+	if (place->pinned)
 		dev->ops->host_unregister(dev, place->window->mem, NULL);
-		pst_device_sync_end(dev);
-	}
 	place->pinned = false;
 	place->window->close(place->window);
 	place->window = NULL;
+	if (syncs)
+		pst_device_sync_end(dev);
 	return true;
 }
 
-static int place_fill(const struct pst_lane *lane, struct place *place, struct penstock_storage *st,
+static int place_fill(const struct pst_lane *lane, struct place *place, const struct need *need,
 		      struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
-	size_t len = st->facts.chunk_best ? st->facts.chunk_best : CHUNK_MAX;
+	size_t len = need->st->facts.chunk_best ? need->st->facts.chunk_best : CHUNK_MAX;
 	struct pst_err reason;
-	int ret = st->ops->window_open(st, len, &place->window, err);
+	int ret;
 
+	/* Other lanes carry short requests, and there can be many of them. */
+	if (need->dev && lane->kind == PST_LANE_PUMP)
+		len = DEVICE_CHUNK;
+	ret = need->st->ops->window_open(need->st, need->dev, need->len > len ? need->len : len,
+					 &place->window, err);
 	if (ret)
 		return ret;
-	if (!dev->ops->host_register)
+	if (need->dev || !dev->ops->host_register)
 		return 0;
 	place->pinned = !dev->ops->host_register(dev, place->window->mem, place->window->len, false,
 						 &reason);
@@ -81,22 +119,28 @@ static int place_fill(const struct pst_lane *lane, struct place *place, struct p
 	return 0;
 }
 
+static bool place_suits(const struct place *place, const struct need *need)
+{
+	return place->window && place->window->kind == need->st->facts.windows &&
+	       place->window->dev == need->dev && place->window->len >= need->len;
+}
+
 /* Returns an element for a chunk: one with a window that the storage can use, else an empty one,
  * else one that is not in use. Stores in *busy how many elements are in use. */
 static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *state,
-				const void *kind, unsigned *busy)
+				const struct need *need, unsigned *busy)
 {
 	struct place *found = NULL;
 
 	*busy = 0;
-	for (unsigned i = 0; i < WINDOWS; i++) {
+	for (unsigned i = 0; i < (need->dev ? DEVICE_WINDOWS : WINDOWS); i++) {
 		struct place *place = &state->places[i];
 
 		*busy += place->busy;
 		if (place->busy || (place->window && atomic_load(&place->window->spoiled) &&
 				    !place_clear(lane, place, false)))
 			continue;
-		if (place->window && place->window->kind == kind)
+		if (place_suits(place, need))
 			return place;
 		if (!found || (found->window && !place->window))
 			found = place;
@@ -106,15 +150,14 @@ static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *s
 
 /* Takes an element, and opens a window in it if needed. Returns -EAGAIN if all windows are in use;
  * the lane tries again when a chunk has completed. */
-static int place_take(const struct pst_lane *lane, struct rdma_lane *state,
-		      struct penstock_storage *st, struct place **out, struct pst_err *err)
+static int place_take(const struct pst_lane *lane, struct rdma_lane *state, const struct need *need,
+		      struct place **out, struct pst_err *err)
 {
 	unsigned busy;
-	struct place *place = place_find(lane, state, st->facts.windows, &busy);
+	struct place *place = place_find(lane, state, need, &busy);
 	int ret = 0;
 
-	if (place && place->window && place->window->kind != st->facts.windows &&
-	    !place_clear(lane, place, false))
+	if (place && place->window && !place_suits(place, need) && !place_clear(lane, place, false))
 		place = NULL;
 	if (!place)
 		return busy ? -EAGAIN
@@ -122,7 +165,7 @@ static int place_take(const struct pst_lane *lane, struct rdma_lane *state,
 					     "the lane's windows are pinned while a stream waits "
 					     "for a request");
 	if (!place->window)
-		ret = place_fill(lane, place, st, err);
+		ret = place_fill(lane, place, need, err);
 	if (ret)
 		return ret;
 	place->busy = true;
@@ -149,7 +192,30 @@ static void rdma_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* ---- a chunk ---- */
+/* ---- the probe ---- */
+
+/* Finds out whether windows can be in the device's memory. */
+static void device_probe(const struct pst_route *route, struct pst_path_facts *facts)
+{
+	struct penstock_device *dev = route->dev;
+	struct pst_err why;
+	int ret;
+
+	if (dev->facts.cpu_addressable || route->op == PENSTOCK_WRITE)
+		return;
+	ret = dev->ops->export_memory
+		      ? route->st->ops->windows_reach(route->st, dev, &why)
+		      : pst_fail(&why, PENSTOCK_WHY_UNSUPPORTED, "%s shares no memory", dev->name);
+	if (ret) {
+		snprintf(facts->note, sizeof(facts->note), "windows in host memory: %.150s",
+			 why.text);
+		return;
+	}
+	snprintf(facts->note, sizeof(facts->note), "windows in the memory of %s", dev->name);
+	facts->device_windows = true;
+	facts->chunk_max = DEVICE_CHUNK;
+	facts->chunk_first = 0;
+}
 
 static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)
@@ -177,6 +243,7 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
+	device_probe(route, facts);
 	/* For a write, the device copies the bytes to a slot, and the storage copies them from
 	 * there into its own window. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
@@ -187,6 +254,8 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->shut = st->windows_shut;
 	return 0;
 }
+
+/* ---- a chunk ---- */
 
 static void rdma_copied(struct pst_chunk *chunk, int result)
 {
@@ -205,12 +274,56 @@ static void rdma_fail(struct pst_chunk *chunk, const struct pst_err *err)
 	pst_chunk_done(chunk, err->code);
 }
 
+/* Lets the lane's next chunks use windows in host memory. */
+static void refused(struct rdma_lane *state, const void *by, const struct pst_err *why)
+{
+	state->refused_ns = pst_now_ns();
+	state->refused_by = by;
+	state->refused_why = why->why;
+}
+
+/* Starts the chunk again with a window in host memory, because the far side has refused one in the
+ * device's memory. */
+static void rdma_refused(struct pst_chunk *chunk, const struct pst_err *why)
+{
+	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
+	struct place *place = chunk->priv;
+
+	place->busy = false;
+	refused(state, place->window->kind, why);
+	pst_chunk_again(chunk, why);
+}
+
+/* Queues the copies of a chunk whose window is in the device's memory. */
+static void rdma_copy_within(struct pst_chunk *chunk, const struct place *place)
+{
+	struct penstock_device *dev = chunk->lane->pump->dev;
+	struct pst_err busy;
+
+	/* A stream that began to wait before the copy is queued could hold it up. */
+	if (!pst_device_sync_begin(dev)) {
+		pst_fail_errno(&busy, EAGAIN, PENSTOCK_WHY_STREAM_ORDER,
+			       "a stream waits for a request, and may hold up copies within %s",
+			       dev->name);
+		rdma_refused(chunk, &busy);
+		return;
+	}
+	chunk->copy_within = true;
+	pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
+	pst_device_sync_end(dev);
+}
+
 static void rdma_filled(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	const struct place *place = chunk->priv;
+	bool on_device = place->window->dev;
 
 	chunk->engine = io->engine;
+	if (io->result == -EOPNOTSUPP && on_device) {
+		rdma_refused(chunk, &io->err);
+		return;
+	}
 	if (io->result < 0) {
 		rdma_fail(chunk, &io->err);
 		return;
@@ -223,25 +336,67 @@ static void rdma_filled(struct pst_io *io)
 		return;
 	}
 	chunk->moved = (uint64_t)io->result < chunk->len ? (uint64_t)io->result : chunk->len;
-	chunk->dram_laid += chunk->moved;
+	if (!on_device)
+		chunk->dram_laid += chunk->moved;
 	if (!io->by_dma)
 		chunk->cpu_copied += chunk->moved;
-	if (!chunk->moved) {
+	if (!chunk->moved)
 		rdma_copied(chunk, 0);
-		return;
+	else if (on_device)
+		rdma_copy_within(chunk, place);
+	else
+		pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
+}
+
+static int part_is_elsewhere(void *arg, const struct pst_part *part)
+{
+	return part->dev != arg;
+}
+
+/* Returns the device for the chunk's window, or NULL for host memory. */
+static struct penstock_device *window_device(const struct pst_chunk *chunk,
+					     const struct rdma_lane *state)
+{
+	struct pst_request *req = chunk->req;
+	struct penstock_device *dev = chunk->lane->pump->dev;
+
+	if (!chunk->route->paths[chunk->path].facts.device_windows || chunk->route->dev != dev)
+		return NULL;
+	if (state->refused_ns && state->refused_by == chunk->route->st->facts.windows &&
+	    pst_now_ns() - state->refused_ns < REFUSED_NS) {
+		pst_req_note(req, chunk->path, state->refused_why);
+		return NULL;
 	}
-	pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
+	if (atomic_load_explicit(&dev->streams_waiting, memory_order_relaxed)) {
+		pst_req_note(req, chunk->path, PENSTOCK_WHY_STREAM_ORDER);
+		return NULL;
+	}
+	/* The segments of a request may be in the memory of several devices. */
+	return pst_span_parts(req, &req->spans[chunk->span], chunk->off, chunk->len,
+			      part_is_elsewhere, dev)
+		       ? NULL
+		       : dev;
 }
 
 static int rdma_start(struct pst_chunk *chunk)
 {
 	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
+	struct need need = {chunk->route->st, NULL, chunk->len};
 	struct place *place;
 	int ret;
 
 	if (chunk->route->op == PENSTOCK_WRITE)
 		return pst_bounce_start_plain(chunk, PST_IO_FAR);
-	ret = place_take(chunk->lane, state, chunk->route->st, &place, &chunk->err);
+	need.dev = window_device(chunk, state);
+	ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
+	if (ret && ret != -EAGAIN && need.dev) {
+		/* For example, the device's memory is used up. */
+		refused(state, need.st->facts.windows, &chunk->err);
+		pst_chunk_note(chunk, &chunk->err);
+		chunk->err.code = 0;
+		need.dev = NULL;
+		ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
+	}
 	if (ret)
 		return ret;
 	chunk->priv = place;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_model.h on the models of src/model. It must never transfer bytes or open a
+ * Implements penstock_model.h with the models of src/model. It must never transfer bytes or open a
  * device.
  */
 #include "penstock_model.h"
@@ -14,7 +14,7 @@
 #include "model/model.h"
 #include "planner/value.h"
 
-/* Largest length of a setting NAME=VALUE. */
+/* Maximum length of a setting NAME=VALUE. */
 #define SETTING_MAX 128
 
 static const struct pst_model *model_named(const char *name)
@@ -28,7 +28,7 @@ static const struct pst_model *model_named(const char *name)
 	return m;
 }
 
-/* Fails because a model has no parameter, result or preset (`kind`) of this name. */
+/* Fails because a model has nothing with this name. `kind` is "parameter", "result" or "preset". */
 static int name_wrong(const struct pst_model *m, const char *kind, const char *name)
 {
 	return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -36,7 +36,7 @@ static int name_wrong(const struct pst_model *m, const char *kind, const char *n
 			kind, name, m->name);
 }
 
-/* Applies one setting NAME=VALUE, whose text it changes. */
+/* Applies one setting NAME=VALUE to the parameters `in`. Changes the text. */
 static int setting_apply(const struct pst_model *m, char *text, double *in)
 {
 	char *value = strchr(text, '=');

@@ -7,8 +7,9 @@
 
 #include "model/table.h"
 
-/* Parses a value: a word of a choice, or a number, which may have a unit if it is a number of
- * bytes. Returns false if `text` is no such value or the value is out of the parameter's range. */
+/* Parses the value of a parameter: one of the words of a choice, or a number. A number of bytes may
+ * have a unit. Returns false if the text is no valid value of this parameter, or if it is out of
+ * range. */
 bool pst_model_value_parse(const struct pst_model_param *p, const char *text, double *out);
 
 #endif

@@ -28,7 +28,7 @@ struct profile {
 /* State of a file's reading, which the callbacks of pst_ini_read share. */
 struct reading {
 	struct profile *profile;
-	const char *name; /* of the profile */
+	const char *name; /* name of the profile */
 	bool config;	  /* whether sections are called [profile NAME] */
 	bool here;	  /* whether the section belongs to the profile */
 	const char *file;

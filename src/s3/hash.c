@@ -26,7 +26,7 @@ struct pst_hash {
 };
 
 static const struct hash_facts {
-	const char *name; /* as in x-amz-checksum-NAME */
+	const char *name; /* name as in the header x-amz-checksum-NAME */
 	size_t len_bytes;
 	const EVP_MD *(*digest)(void); /* NULL for CRCs */
 } facts[PST_HASH_KINDS] = {

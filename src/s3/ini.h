@@ -15,7 +15,7 @@
 /* One setting. The strings are valid during the call only. */
 struct pst_ini_setting {
 	const char *parent; /* the setting above an indented line; "" for all others */
-	const char *name;   /* in lower case */
+	const char *name;   /* name of the setting, in lower case */
 	const char *value;
 };
 

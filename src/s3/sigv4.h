@@ -22,15 +22,16 @@
 #define PST_SIGV4_HEADERS_MAX 64 /* maximum number of headers of a request */
 
 struct pst_header {
-	const char *name; /* in lower case */
+	const char *name; /* name in lower case */
 	const char *value;
 };
 
 /* The parts of an HTTP request that a signature covers. The caller owns all strings. */
 struct pst_sigv4_request {
 	const char *method; /* such as "GET" */
-	const char *path;   /* as on the wire: percent-encoded, begins with a slash */
-	const char *query;  /* as on the wire, without the question mark; "" if none */
+	const char *path;   /* path as it is sent: percent-encoded, begins with a slash */
+	/* query as it is sent, without the question mark; "" if there is none */
+	const char *query;
 	const struct pst_header *headers;
 	unsigned header_count;
 	/* Value of x-amz-content-sha256: hex digits, UNSIGNED-PAYLOAD or STREAMING-... */
@@ -95,7 +96,7 @@ struct pst_sigv4_claim {
 	bool presigned;
 	char access_key[129];
 	char date[PST_SIGV4_DATE];
-	time_t time; /* the same as `date` */
+	time_t time; /* the time of `date` as a number */
 	char region[65];
 	char service[33];   /* "s3", or the request is for another service */
 	unsigned expires_s; /* validity of a presigned URL, in seconds */

@@ -26,6 +26,7 @@
 #include "core/lane/inbox.h"
 #include "storage/object_abort.h"
 #include "storage/object_commit.h"
+#include "storage/object_reach.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload.h"
@@ -109,7 +110,7 @@ static int object_take(struct pst_object *object, const struct pst_object_call *
 				      name);
 	}
 	memcpy(object->etag, h->etag, sizeof(object->etag));
-	if (head)
+	if (head && !object->place.url.unchecked)
 		pst_object_sum_open(&object->sum, h, object->length);
 	return 0;
 }
@@ -225,6 +226,8 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		check = object->sum.kind == PST_HASH_CRC64NVME
 				? "checked by CRC64NVME when all of it is read"
 				: "checked by CRC32C when all of it is read";
+	else if (object->place.url.unchecked)
+		check = "unchecked, as the URL asks";
 	else if (!object->etag[0])
 		check = "unchecked, and without an ETag changes go unnoticed";
 	snprintf(facts->text, sizeof(facts->text), "object at %s://%.100s, %s",
@@ -640,12 +643,27 @@ static void object_cancel(struct pst_io *io)
 	pst_io_done(io, -ECANCELED);
 }
 
-static int object_window_open(struct penstock_storage *st, size_t len, struct pst_window **out,
-			      struct pst_err *err)
+static int object_window_open(struct penstock_storage *st, struct penstock_device *dev, size_t len,
+			      struct pst_window **out, struct pst_err *err)
 {
 	struct pst_object *object = st->priv;
 
-	return pst_object_window_open(object->windows, len, out, err);
+	return pst_object_window_open(object->windows, dev, len, out, err);
+}
+
+static int object_windows_reach(struct penstock_storage *st, struct penstock_device *dev,
+				struct pst_err *err)
+{
+	const struct pst_object *object = st->priv;
+
+	if (object->upload || !object->length)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
+	if (object->sum.pieces)
+		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
+				"the object has a checksum, which the CPU compares with the bytes "
+				"(add unchecked=1 to the URL to compare none)");
+	return pst_object_reach(&object->place, etag_is_strong(object->etag) ? object->etag : NULL,
+				object->length, object->windows, dev, err);
 }
 
 /* ---- writes ---- */
@@ -672,7 +690,8 @@ static int object_sync(struct pst_io *io)
 			      "PENSTOCK_R_DURABLE");
 }
 
-/* An object store answers only when the object is durable, so opts->durable has no effect. */
+/* An object store responds to the commit only when the object is durable, so opts->durable has no
+ * effect. */
 static int object_commit(struct penstock_storage *st, const struct penstock_end_opts *opts,
 			 struct pst_err *err)
 {
@@ -723,6 +742,7 @@ const struct pst_storage_ops pst_storage_object = {
 	.sync = object_sync,
 	.cancel = object_cancel,
 	.window_open = object_window_open,
+	.windows_reach = object_windows_reach,
 	.commit = object_commit,
 	.abort = object_abort,
 	.length = object_length,

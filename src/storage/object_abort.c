@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of an upload without a commit: the abort, and the close. The server is asked to drop the
- * parts, because it would keep them for ever, and charge for them. Called by object.c.
+ * The end of an upload without a commit, by an abort or a close. This file asks the server to
+ * remove the parts. Otherwise the server would keep them forever, and charge for them.
  */
 #include "storage/object_abort.h"
 
@@ -11,10 +11,11 @@
 #include "storage/object_commit.h"
 #include "storage/object_upload_state.h"
 
-/* An abort that the server does not answer must not keep a program from its end. */
+/* Maximum time in seconds for an abort. A server that does not answer must not keep the program
+ * from exiting. */
 #define ABORT_S 5
 
-/* Asks the server to drop the parts. */
+/* Asks the server to abort the multipart upload, which removes its parts. */
 static int parts_drop(struct pst_object_upload *up, const struct penstock_end_opts *limits,
 		      struct pst_err *err)
 {
@@ -30,13 +31,14 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 	call->deadline_s = ABORT_S;
 	call->limits = limits;
 	ret = pst_object_call_run(call, &why);
-	/* 404: the server has dropped the upload already, or has put the parts together */
+	/* status 404: the upload does not exist any more, because it was aborted or completed */
 	if (!ret && call->http.head.status != 404)
 		ret = pst_object_call_result(call, "abort an upload", &why);
 	if (!ret) {
 		up->id_state = ID_NONE;
 	} else {
-		/* An upload ID of AWS has about 130 characters. */
+		/* the format limits the ID's length; an upload ID of AWS has about 130
+		 * characters */
 		pst_fail_errno(err, ret, why.why,
 			       "the server may keep upload ID %.150s: drop it with "
 			       "AbortMultipartUpload (%s)",
@@ -49,7 +51,8 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 	return ret;
 }
 
-/* Finds out whether a commit succeeded that was stopped, or whose answer was lost. */
+/* Finds out whether the object was stored by a commit that was stopped, or whose response was
+ * lost. */
 static int unsure_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
 			struct pst_err *err)
 {

@@ -113,7 +113,7 @@ static char *window_alloc(struct pst_object_upload *up, uint64_t len)
 	if (!up->windows || pst_object_windows_check(up->windows, &err))
 		return NULL;
 	own = calloc(1, sizeof(*own));
-	if (!own || pst_object_window_open(up->windows, (size_t)len, &own->window, &err)) {
+	if (!own || pst_object_window_open(up->windows, NULL, (size_t)len, &own->window, &err)) {
 		free(own);
 		return NULL;
 	}

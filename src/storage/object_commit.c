@@ -351,7 +351,7 @@ static bool needs_parts(const struct pst_object_upload *up)
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);
 }
 
-/* Says what the state is after the limits have ended a commit. */
+/* Describes the state of the object after the caller's limits have ended a commit. */
 static int commit_stopped(const struct pst_object_upload *up, const struct pst_err *why,
 			  struct pst_err *err)
 {

@@ -124,11 +124,14 @@ void pst_object_steps_open(struct pst_object_steps *steps, struct pst_wire_grant
 			   struct pst_object_call *call)
 {
 	*steps = (struct pst_object_steps){
-		.exchange = {.ops = &steps_ops, .phase = PST_OBJECT_PREPARES},
+		.exchange = {.ops = &steps_ops,
+			     .phase = PST_OBJECT_PREPARES,
+			     .beside = call->http.beside},
 		.inner = inner,
 		.verdict = PENSTOCK_OBJECT_VERDICT_INIT,
 	};
 	call->exchange = &steps->exchange;
+	call->http.beside = 0;
 }
 
 void pst_object_steps_close(struct pst_object_steps *steps)

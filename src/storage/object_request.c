@@ -17,7 +17,7 @@
 #include "io/http_endpoint.h"
 #include "s3/uri.h"
 
-/* Maximum number of repetitions after an error of pst_object_call_may_pass. */
+/* Maximum number of repetitions after errors for which pst_object_call_may_pass returns true. */
 #define REPEATS_MAX 3
 #define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
 /* Defaults in seconds: maximum wait for the head of a response, and time for the pauses between
@@ -265,7 +265,8 @@ static void object_write_head(struct pst_http_call *http, struct pst_text *out)
 	pst_text_put_str(out, "user-agent: penstock\r\n\r\n");
 }
 
-/* Returns whether the status is one of an error that may pass, so that a repetition can succeed. */
+/* Returns whether the status is that of a temporary error, so that a repeated request can
+ * succeed. */
 static bool status_is_passing(unsigned status)
 {
 	return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
@@ -334,6 +335,7 @@ static bool exchange_continue(struct pst_object_call *call)
 	}
 	/* The attempts of the next request are counted anew. */
 	http->tries = http->attempts = 0;
+	http->beside = exchange->phase == PST_OBJECT_MOVES ? exchange->beside : 0;
 	memset(&http->head, 0, sizeof(http->head));
 	pst_object_call_clear(call);
 	ret = pst_http_start(http, &http->err);
@@ -477,7 +479,8 @@ static unsigned call_seconds(const struct pst_object_call *call)
 	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
 }
 
-/* Returns 0, or -errno if the call must end at this time. */
+/* Returns 0 if the call may continue. Returns -errno if the call's deadline has passed or the
+ * caller's limits tell it to end. */
 static int call_check(const struct pst_object_call *call, uint64_t until_ns, struct pst_err *err)
 {
 	int ret = pst_end_check(call->limits, err);
@@ -502,7 +505,8 @@ static int call_late(const struct pst_object_call *call, struct pst_err *err)
 	return err->code;
 }
 
-/* Waits for a change of the wait's state, or until the call must be checked. */
+/* Waits until another thread changes the state of the wait, or until it is time to check the call
+ * again. */
 static void wait_some(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns)
 {
 	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;
@@ -514,7 +518,8 @@ static void wait_some(const struct pst_object_call *call, struct wait *wait, uin
 	pthread_cond_timedwait(&wait->changed, &wait->lock, &until);
 }
 
-/* Waits for the end of a call, or cancels it. Returns 0, or -errno if it was cancelled. */
+/* Waits for the end of a call. If the call must end earlier, cancels it. Returns 0, or -errno if it
+ * was cancelled. */
 static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
 			struct pst_err *err)
 {
@@ -526,7 +531,7 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			/* The call had not begun, so it has ended now. */
+			/* the call had not been started, so it has ended now */
 			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
@@ -538,7 +543,7 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 }
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end
- * at this time. */
+ * instead. */
 static int repeat_wait(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
 		       struct pst_err *err)
 {

@@ -61,6 +61,7 @@ struct pst_object_exchange_ops {
 struct pst_object_exchange {
 	const struct pst_object_exchange_ops *ops;
 	enum pst_object_phase phase;
+	uint64_t beside; /* bytes that the server moves while it answers the READY */
 };
 
 /* A request to the object's server. */
@@ -91,8 +92,10 @@ struct pst_object_call {
 	/* maximum duration of pst_object_call_run in seconds; 0 for a default that suits the
 	 * call */
 	unsigned deadline_s;
-	const struct penstock_end_opts *limits; /* more limits of pst_object_call_run; NULL: none */
-	unsigned repeats;			/* how often pst_object_call_repeat was called */
+	/* further limits of pst_object_call_run, set by the caller of the commit or abort; NULL:
+	 * none */
+	const struct penstock_end_opts *limits;
+	unsigned repeats; /* how often pst_object_call_repeat was called */
 };
 
 /* Prepares a call, whose memory must be zero. */
@@ -115,8 +118,8 @@ int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not know its checksum. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);
 /* Makes a call and waits for its end, but not longer than its deadline and its limits. Returns 0 if
- * there was a response, whatever its status. But if each attempt got an error that might have
- * passed, such as 503, it returns this error. */
+ * there was a final response, whatever its status. If every attempt failed with a temporary error,
+ * such as 503, returns this error. */
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
 
 /* Returns 0 if the response's status is 2xx. Otherwise returns -errno, with a sentence about what

@@ -588,8 +588,8 @@ static void upload_pump(struct pst_object_upload *up)
 	}
 }
 
-/* Returns 0 if an object of one part may go through a window. A server that knows nothing of
- * windows would store an empty object for a moment. */
+/* Returns 0 if an object of one part may use a window. A server that does not know tokens would
+ * store an empty object for a moment. */
 static int one_part_check(const struct pst_object_upload *up,
 			  const struct pst_object_windows *windows, struct pst_err *err)
 {
@@ -600,15 +600,15 @@ static int one_part_check(const struct pst_object_upload *up,
 			"through a window");
 }
 
-/* Returns 0 if the bytes of a write may be announced as going through windows. An object of one
- * part then goes through a window, too. */
+/* Returns 0 if a path may report that the bytes of a write move through windows. An object of one
+ * part then uses a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
 	if (!up->windows)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the upload has no windows");
 	if (pst_object_windows_check(up->windows, err))
 		return err->code;
-	/* The bytes move only after the write has completed. So the decision follows from the
+	/* The bytes move only after the write has completed. So this function can only use the
 	 * server's last responses. */
 	if (!up->windows_only && pst_object_windows_decline(up->windows))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
@@ -689,7 +689,7 @@ uint64_t pst_object_upload_length(struct pst_object_upload *up)
 	return end;
 }
 
-/* Waits for a change of the upload, or until the limits must be checked. */
+/* Waits until the state of the upload changes, or until it is time to check the caller's limits. */
 static void upload_wait(struct pst_object_upload *up, const struct penstock_end_opts *limits)
 {
 	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;

@@ -28,7 +28,7 @@ struct part {
 	/* must be the first member; used while the part is sent */
 	struct pst_object_call call;
 	struct pst_object_upload *upload;
-	unsigned number; /* from 1 on */
+	unsigned number; /* number of the part, counted from 1 */
 	enum part_state state;
 	uint64_t off, len;
 	char *mem;

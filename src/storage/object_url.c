@@ -161,6 +161,9 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else if (!strcmp(name, "insecure")) {
 		ok = flag_parse(value, &flag);
 		url->insecure = flag;
+	} else if (!strcmp(name, "unchecked")) {
+		ok = flag_parse(value, &flag);
+		url->unchecked = flag;
 	} else if (!strcmp(name, "rdma")) {
 		ok = rdma_parse(value, &url->rdma);
 	} else if (!strcmp(name, "rdma-transports")) {
@@ -174,13 +177,14 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else {
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: '%.30s' is no option: use endpoint, region, profile, "
-				"path-style, anonymous, insecure, timeout, rdma or "
+				"path-style, anonymous, insecure, timeout, unchecked, rdma or "
 				"rdma-transports, and write a question mark in a key as %%3F",
 				url->name, name);
 	}
 	if (ok)
 		return 0;
-	if (!strcmp(name, "endpoint")) /* it may contain a password */
+	/* the value is not printed, because it may contain a password */
+	if (!strcmp(name, "endpoint"))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: the endpoint is too long",
 				url->name);
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,

@@ -32,17 +32,19 @@ enum pst_object_rdma {
 
 struct pst_object_url {
 	bool presigned;
-	/* for s3:// */
+	/* members for s3:// URLs */
 	char bucket[256];
 	char key[PST_OBJECT_KEY_MAX + 1]; /* key_len arbitrary bytes, and a NUL */
 	size_t key_len;
 	char endpoint[1025], region[65], profile[129]; /* options; "" if they are not given */
 	int path_style;				       /* 1 or 0; -1 if it is not given */
 	bool anonymous, insecure;
+	bool unchecked; /* no checksum of the whole object is compared */
 	unsigned timeout_s; /* 0 if it is not given */
 	enum pst_object_rdma rdma;
-	char transports[65]; /* of windows; "" if it is not given */
-	/* for a presigned URL */
+	/* transports that windows may use; "" if the option is not given */
+	char transports[65];
+	/* members for presigned URLs */
 	struct pst_object_server server;
 	char *target; /* path and query as they are sent; freed by pst_object_url_clear */
 	/* The URL without its query, which may contain a signature, for messages. */

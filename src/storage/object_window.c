@@ -20,12 +20,15 @@
 #include "core/base/fork.h"
 #include "core/base/log.h"
 #include "io/http_endpoint.h"
+#include "storage/object_device.h"
 #include "wire/client.h"
 
 /* If a server declines DECLINES_MAX tokens in a row, the client sends it none for PAUSE_NS. For
  * example, the server may be busy. */
 #define DECLINES_MAX 32
 #define PAUSE_NS 60000000000u
+/* If a server has no access to a device's memory, it is asked again after this time. */
+#define REACH_NS 60000000000u
 #define LONG (1u << 20) /* bytes of a window whose release is worth a thread */
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
@@ -37,17 +40,27 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
+/* What a server has answered to a window in the memory of a device. */
+struct reach {
+	struct reach *next;
+	uint64_t serial; /* of the device */
+	bool reached;
+	uint64_t asked_ns;
+	struct pst_err why; /* if it is not reached */
+};
+
 struct pst_object_windows {
 	struct pst_object_windows *next;
 	const struct pst_http_endpoint *endpoint;
 	const struct hub *hub;
 	/* 0, or the reason (enum penstock_why) why the server gets no tokens */
 	_Atomic unsigned shut;
-	/* time until which it gets none; 0 for the rest of the process */
+	/* time until which the server gets no tokens; 0: for the rest of the process */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	_Atomic bool answered; /* the server has moved the bytes of a PUT */
-	struct pst_err why;    /* protected by the lock */
+	struct pst_err why;    /* protected by the lock, and so is `reaches` */
+	struct reach *reaches;
 };
 
 struct object_window {
@@ -55,7 +68,7 @@ struct object_window {
 	struct pst_wire_buffer *buffer;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists, and `why` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists */
 static struct hub *hubs;
 static struct pst_object_windows *all;
 
@@ -117,8 +130,8 @@ static int socket_there(struct pst_http_endpoint *endpoint)
 }
 
 /* Stores the address of this host at which the server can reach it. Returns 1 if the server is on
- * this host, 0 if not, or -errno. "localhost" has addresses of IPv4 and IPv6, and most servers
- * listen at that of IPv4. */
+ * this host, 0 if it is on another host, or -errno. "localhost" has an IPv4 and an IPv6 address,
+ * and most servers listen only on the IPv4 address. So this function tries IPv4 first. */
 static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
 			 struct pst_err *err)
 {
@@ -167,8 +180,7 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	opts.address = hub->address;
 	opts.transports = hub->transports[0] ? hub->transports : NULL;
 	opts.require_encryption = encrypt;
-	/* These windows are host memory, so the client needs no functions for devices. */
-	if (pst_wire_client_open(&opts, NULL, &hub->client, err)) {
+	if (pst_wire_client_open(&opts, &pst_object_device_table, &hub->client, err)) {
 		free(hub);
 		return NULL;
 	}
@@ -177,8 +189,8 @@ static const struct hub *hub_find(const char *address, const char *transports, b
 	return hub;
 }
 
-/* Returns whether the server gets no tokens at this time. If its pause is over, ends the pause.
- * Called with the lock. */
+/* Returns whether the server currently gets no tokens. If its pause is over, ends the pause. The
+ * caller holds the lock. */
 static bool is_shut(struct pst_object_windows *windows)
 {
 	uint64_t again_ns = atomic_load(&windows->again_ns);
@@ -261,7 +273,9 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 		facts->why_windows = *why;
 		return;
 	}
-	facts->windows = windows->hub->client;
+	/* A server that has had access to a window may still see it when it is used again. So
+	 * windows of one server are not used for another. */
+	facts->windows = windows;
 	facts->windows_class =
 		pst_wire_client_is_dma(windows->hub->client) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 	facts->windows_shut = &windows->shut;
@@ -269,7 +283,7 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 
 /* ---- what responses tell about the server ---- */
 
-/* Makes the server get no more tokens: for PAUSE_NS if `pause` is true, else for the rest of the
+/* Stops sending tokens to the server: for PAUSE_NS if `pause` is true, else for the rest of the
  * process. */
 static void windows_shut(struct pst_object_windows *windows, const char *what, bool pause)
 {
@@ -315,6 +329,67 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 	return atomic_load(&windows->answered);
 }
 
+/* ---- which devices the server reaches ---- */
+
+/* Finds the server's answer about a device, with the lock. */
+static struct reach *reach_find(const struct pst_object_windows *windows,
+				const struct penstock_device *dev)
+{
+	struct reach *reach = windows->reaches;
+
+	while (reach && reach->serial != dev->serial)
+		reach = reach->next;
+	return reach;
+}
+
+int pst_object_windows_reach(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_err *why)
+{
+	const struct reach *reach;
+	int ret = -EAGAIN;
+
+	pthread_mutex_lock(&lock);
+	reach = reach_find(windows, dev);
+	if (reach && (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
+		ret = reach->reached;
+		*why = reach->why;
+	}
+	pthread_mutex_unlock(&lock);
+	return ret;
+}
+
+void pst_object_windows_tested(struct pst_object_windows *windows,
+			       const struct penstock_device *dev, const struct pst_err *why)
+{
+	struct reach *reach;
+
+	pthread_mutex_lock(&lock);
+	reach = reach_find(windows, dev);
+	if (!reach) {
+		reach = calloc(1, sizeof(*reach));
+		if (reach) {
+			reach->serial = dev->serial;
+			reach->next = windows->reaches;
+			windows->reaches = reach;
+		}
+	}
+	if (reach) {
+		reach->reached = !why;
+		reach->asked_ns = pst_now_ns();
+		if (why)
+			reach->why = *why;
+	}
+	pthread_mutex_unlock(&lock);
+	if (why) {
+		char note[PENSTOCK_TEXT_MAX + 160];
+
+		snprintf(note, sizeof(note), "%.60s: windows in host memory, not in %s: %s",
+			 windows->endpoint->host, dev->name, why->text);
+		penstock_stats_note(note);
+		pst_log(PST_LOG_INFO, "object", "%s", note);
+	}
+}
+
 /* ---- memory ---- */
 
 static void window_close(struct pst_window *window)
@@ -327,15 +402,15 @@ static void window_close(struct pst_window *window)
 	free(own);
 }
 
-int pst_object_window_open(struct pst_object_windows *windows, size_t len, struct pst_window **out,
-			   struct pst_err *err)
+int pst_object_window_open(struct pst_object_windows *windows, struct penstock_device *dev,
+			   size_t len, struct pst_window **out, struct pst_err *err)
 {
 	struct object_window *own = calloc(1, sizeof(*own));
 	int ret;
 
 	if (!own)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
-	ret = pst_wire_buffer_open(windows->hub->client, NULL, NULL, len, &own->buffer, err);
+	ret = pst_wire_buffer_open(windows->hub->client, dev, NULL, len, &own->buffer, err);
 	if (ret) {
 		free(own);
 		/* A lane would repeat the call after -EAGAIN, but perhaps no buffer is ever
@@ -344,9 +419,12 @@ int pst_object_window_open(struct pst_object_windows *windows, size_t len, struc
 						       "there are too many windows")
 				      : ret;
 	}
+	if (dev)
+		pst_wire_buffer_direct(own->buffer);
 	own->window.mem = pst_wire_buffer_ptr(own->buffer);
 	own->window.len = len;
-	own->window.kind = windows->hub->client;
+	own->window.dev = dev;
+	own->window.kind = windows;
 	own->window.close = window_close;
 	*out = &own->window;
 	return 0;
@@ -439,12 +517,31 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	       error && pst_object_code_is(error, codes);
 }
 
+/* Changes the verdict about a window in the memory of a device: the bytes must come through another
+ * window if they have not come through this one. The CPU cannot compare them with a checksum. */
+static void judge_device(struct pst_object_grant *grant)
+{
+	struct penstock_object_verdict *verdict = &grant->verdict;
+
+	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64) {
+		verdict->next = PENSTOCK_OBJECT_RESEND;
+		snprintf(verdict->text, sizeof(verdict->text),
+			 "the server sent a checksum of bytes that are in a GPU's memory");
+	}
+	if (verdict->next == PENSTOCK_OBJECT_BODY)
+		verdict->next = PENSTOCK_OBJECT_RESEND;
+	/* The same request with another window shows whether the server knows tokens. */
+	verdict->remember = 0;
+}
+
 /* Notes what the verdict tells about the server, and returns its `next`. */
 static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
 
-	if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+	if (grant->window->dev)
+		judge_device(grant);
+	else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
 		answered(windows, grant->op);
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);

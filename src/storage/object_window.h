@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows for the servers of objects (S3 over RDMA). A window is host memory that a server reads
- * and writes itself, by the transports of src/wire. A request with the window's token lets the
- * server move the bytes instead of sending a body. Called by object.c and the files of uploads.
+ * Windows for the servers of objects (S3 over RDMA). A window is memory of the host or of a device
+ * that a server reads and writes itself, by the transports of src/wire. A request with the window's
+ * token lets the server move the bytes instead of sending a body. Called by object.c and the files
+ * of uploads.
  *
  * For each endpoint, the library remembers whether the server accepts tokens. A server that does
  * not know tokens gets none for the rest of the process. A server that has declined many tokens
- * gets none for a minute.
+ * gets none for a minute. Besides, the library remembers for each device whether the server can
+ * access its memory. An answer to such a window does not change what is remembered of the others.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H
@@ -36,9 +38,17 @@ bool pst_object_windows_decline(const struct pst_object_windows *windows);
 /* Returns whether the server has moved the bytes of a PUT through a window. */
 bool pst_object_windows_answered(const struct pst_object_windows *windows);
 
-/* Allocates a window. */
-int pst_object_window_open(struct pst_object_windows *windows, size_t len, struct pst_window **out,
-			   struct pst_err *err);
+/* Allocates a window in the memory of `dev`, or in host memory if `dev` is NULL. */
+int pst_object_window_open(struct pst_object_windows *windows, struct penstock_device *dev,
+			   size_t len, struct pst_window **out, struct pst_err *err);
+
+/* Returns whether the server can access windows in the memory of `dev`: 1 or 0 by its last answer,
+ * with the reason in `why` if it is 0; -EAGAIN if this is unknown, and must be tested. */
+int pst_object_windows_reach(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_err *why);
+/* Notes the result of a test. `why` is NULL if the server can access the memory. */
+void pst_object_windows_tested(struct pst_object_windows *windows,
+			       const struct penstock_device *dev, const struct pst_err *why);
 
 /* The use of a window by one request. */
 struct pst_object_grant {
@@ -67,7 +77,8 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
 /* Judges the response to the call that has sent the grant's token. Records what the response shows
  * about the server. `error` is the code in the response's body, or NULL if the body has not
- * arrived. */
+ * arrived. The body of a response cannot go to memory of a device, so the verdict is never BODY for
+ * such a window. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);

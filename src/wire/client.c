@@ -5,15 +5,12 @@
  * byte may get into a window after pst_wire_release has returned.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/thread.h"
@@ -22,7 +19,9 @@
 #include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
+#include "wire/holders.h"
 #include "wire/listeners.h"
+#include "wire/memory.h"
 #include "wire/nics.h"
 #include "wire/transports.h"
 
@@ -148,13 +147,18 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 
 	for (unsigned i = 0; i < count; i++) {
 		g->listener = &c->listeners[order[i]];
-		if (!g->listener->ops->fits(g->listener, g->buffer, g->off))
+		if ((g->buffer->direct && !g->listener->ops->direct) ||
+		    !g->listener->ops->fits(g->listener, g->buffer, g->off))
 			continue;
 		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
 		if (!ret)
 			return 0;
 		pst_wire_nic_failed_bind(g, err);
 	}
+	if (!ret && g->buffer->direct)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"no transport of this client accesses the GPU's memory: shm1 needs "
+				"a driver that exports memory, rc1 a network card");
 	return ret ? ret
 		   : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 			      "no transport can serve the range: shm1 needs memory of "
@@ -320,7 +324,7 @@ bool pst_wire_revoke(struct pst_wire_grant *grant)
 		return true;
 	pthread_mutex_lock(&client->lock);
 	grant_close(grant);
-	idle = !grant->users;
+	idle = !grant->users && !grant->buffer->holder_count;
 	pthread_mutex_unlock(&client->lock);
 	return idle;
 }
@@ -353,6 +357,8 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 		atomic_fetch_add(&client->counts.cut_off, 1);
 		ret = grant->ops->cut(grant, err);
 	}
+	if (!ret && !lost)
+		ret = pst_wire_holders_wait(grant->buffer, err);
 	/* If a server was cut off from another window of the buffer, pages of the buffer were
 	 * replaced. The server of this window may have written to the old pages. */
 	if (lost && !ret)
@@ -366,87 +372,6 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 }
 
 /* ---- buffers ---- */
-
-/* Maps a new memfd at an address that is a multiple of PST_WIRE_ALIGN. */
-static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
-{
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-	unsigned char *space = mmap(NULL, b->mapped + PST_WIRE_ALIGN, PROT_NONE,
-				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	uintptr_t at = (uintptr_t)space;
-	char name[40];
-
-	if (space == MAP_FAILED)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
-	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
-	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* Because of the seals, the memory cannot shrink; an access beyond its end would kill a
-	 * server. Because of the file mode, a server of another user cannot open the descriptor
-	 * again for writing. */
-	if (b->fd < 0 || fchmod(b->fd, S_IRUSR | S_IWUSR) || ftruncate(b->fd, (off_t)b->mapped) ||
-	    fcntl(b->fd, F_ADD_SEALS, seals) ||
-	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
-		    MAP_FAILED) {
-		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m", b->mapped);
-		munmap(space, b->mapped + PST_WIRE_ALIGN);
-		return -ENOMEM;
-	}
-	b->ptr = (unsigned char *)at;
-	/* Unmaps the address space before and after the memory. */
-	if (b->ptr > space)
-		munmap(space, (size_t)(b->ptr - space));
-	munmap(b->ptr + b->mapped, (size_t)(space + PST_WIRE_ALIGN - b->ptr));
-	/* Without huge pages, only the speed is lower. But a forked child must never write to the
-	 * window, so the memory is not used if MADV_DONTFORK fails. */
-	madvise(b->ptr, b->mapped, MADV_HUGEPAGE);
-	if (madvise(b->ptr, b->mapped, MADV_DONTFORK)) {
-		munmap(b->ptr, b->mapped);
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
-	}
-	/* A server that only reads the window gets this descriptor, which does not permit
-	 * writes. */
-	snprintf(name, sizeof(name), "/proc/self/fd/%d", b->fd);
-	b->read_fd = open(name, O_RDONLY | O_CLOEXEC);
-	b->shared = b->read_fd >= 0;
-	return 0;
-}
-
-static int memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
-{
-	const struct pst_wire_devices *devices = b->client->devices;
-	void *ptr;
-	int ret;
-
-	if (b->len > SIZE_MAX - 2 * (size_t)PST_WIRE_ALIGN)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes are too many", b->len);
-	b->mapped = (b->len + PST_WIRE_ALIGN - 1) & ~(size_t)(PST_WIRE_ALIGN - 1);
-	if (!b->dev)
-		return memory_map(b, err);
-	ret = devices->alloc(b->dev, b->mapped, &ptr);
-	if (ret)
-		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
-	b->ptr = ptr;
-	/* If the driver cannot share the memory, shm1 cannot be used, but other transports can. */
-	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
-	return 0;
-}
-
-static void memory_free(struct pst_wire_buffer *b)
-{
-	/* A server that was not fenced may still copy, even if its connection has ended. If the
-	 * memory were freed, other code could get it. So it is never freed. */
-	if (b->mapped && b->ptr && b->dev && !b->stuck)
-		b->client->devices->free(b->dev, b->ptr);
-	else if (b->mapped && b->ptr && !b->dev)
-		munmap(b->ptr, b->mapped);
-	if (b->fd >= 0)
-		close(b->fd);
-	if (b->read_fd >= 0)
-		close(b->read_fd);
-	if (b->exported.fd >= 0)
-		close(b->exported.fd);
-	free(b);
-}
 
 /* Adds a buffer to those of its client. */
 static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
@@ -489,18 +414,50 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 	if (!len)
 		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a buffer needs at least one byte");
 	else if (!ptr)
-		ret = memory_alloc(b, err);
+		ret = pst_wire_memory_alloc(b, err);
 	if (ret) {
 		b->mapped = 0;
-		memory_free(b);
+		pst_wire_memory_free(b);
 		return ret;
 	}
 	ret = buffer_add(b, err);
 	if (ret)
-		memory_free(b);
+		pst_wire_memory_free(b);
 	else
 		*out = b;
 	return ret;
+}
+
+/* Removes a buffer from the client's list, and tells servers, with the lock. */
+static void buffer_unlist(struct pst_wire_client *client, struct pst_wire_buffer *buffer)
+{
+	struct pst_wire_buffer **at = &client->buffers;
+
+	while (*at != buffer)
+		at = &(*at)->next;
+	*at = buffer->next;
+	client->buffer_count--;
+	client->retired_count -= buffer->retired;
+	for (unsigned i = 0; i < client->listener_count; i++)
+		if (client->listeners[i].ops->drop)
+			client->listeners[i].ops->drop(buffer);
+}
+
+/* Takes a retired buffer whose servers have all ended off the list, or returns NULL. */
+static struct pst_wire_buffer *retired_take(struct pst_wire_client *client)
+{
+	struct pst_wire_buffer *b;
+
+	pthread_mutex_lock(&client->lock);
+	b = client->retired_count ? client->buffers : NULL;
+	while (b && !(b->retired && pst_wire_holders_gone(b)))
+		b = b->next;
+	if (b)
+		buffer_unlist(client, b);
+	pthread_mutex_unlock(&client->lock);
+	if (b)
+		b->stuck = false;
+	return b;
 }
 
 int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_memory *memory,
@@ -531,7 +488,7 @@ int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 {
 	struct pst_wire_client *client = buffer->client;
-	struct pst_wire_buffer **at = &client->buffers;
+	struct pst_wire_buffer *old;
 	unsigned windows;
 	bool stuck;
 
@@ -540,23 +497,27 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 	pthread_mutex_lock(&client->lock);
 	windows = buffer->windows;
 	stuck = buffer->stuck;
-	if (!windows && !stuck) {
-		while (*at != buffer)
-			at = &(*at)->next;
-		*at = buffer->next;
-		client->buffer_count--;
-		for (unsigned i = 0; i < client->listener_count; i++)
-			if (client->listeners[i].ops->drop)
-				client->listeners[i].ops->drop(buffer);
+	if (!windows && stuck && !buffer->retired) {
+		buffer->retired = true;
+		client->retired_count++;
 	}
+	if (!windows && !stuck)
+		buffer_unlist(client, buffer);
 	pthread_mutex_unlock(&client->lock);
 	if (windows)
 		return pst_fail_errno(err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u windows of the buffer are open: release them first",
 				      windows);
 	if (!stuck)
-		memory_free(buffer);
+		pst_wire_memory_free(buffer);
+	while ((old = retired_take(client)))
+		pst_wire_memory_free(old);
 	return 0;
+}
+
+void pst_wire_buffer_direct(struct pst_wire_buffer *buffer)
+{
+	buffer->direct = true;
 }
 
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer)
@@ -598,6 +559,8 @@ static void conn_close(struct pst_wire_conn *conn)
 	struct pst_wire_conn **at = &client->conns;
 
 	pthread_mutex_lock(&client->lock);
+	if (conn->grant && conn->ops->lost)
+		conn->ops->lost(conn);
 	pst_wire_conn_ungrant(conn);
 	while (*at != conn)
 		at = &(*at)->next;
@@ -808,7 +771,7 @@ void pst_wire_client_close(struct pst_wire_client *c)
 	while (c->buffers) {
 		struct pst_wire_buffer *next = c->buffers->next;
 
-		memory_free(c->buffers);
+		pst_wire_memory_free(c->buffers);
 		c->buffers = next;
 	}
 	if (c->epoll >= 0)

@@ -35,6 +35,9 @@ int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_
  * window of the buffer is open. */
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err);
 void *pst_wire_buffer_ptr(const struct pst_wire_buffer *buffer);
+/* Makes windows of the buffer, which is memory of a GPU, use only transports that access this
+ * memory without a copy in host memory. Called before its first window is opened. */
+void pst_wire_buffer_direct(struct pst_wire_buffer *buffer);
 struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buffer);
 /* Returns whether the release of a window has cut off a server from the buffer. The buffer can then
  * have no more windows. */

@@ -24,9 +24,8 @@
 #include "wire/common.h"
 
 #define RC 1 /* value of a token's `transport` */
-#define ARRIVE_MS                                                                      \
-	1000 /* longest wait for the card after the response says that all has arrived \
-	      */
+/* Longest wait for the card's completion after the response, which the server sends later. */
+#define ARRIVE_MS 100
 #define PATH "/.hipobj-rc/"
 
 /* What a window has to do next. */
@@ -327,8 +326,8 @@ static int hipobj_paired(struct pst_wire_grant *g, const struct penstock_object_
 	return 0;
 }
 
-/* Waits until the card has told that all bytes of a GET have arrived. That precedes the server's
- * response, so there is nothing to wait for in most cases. Returns NULL or what is wrong. */
+/* Waits until the card reports that all bytes of a GET have arrived. In most cases it has done so
+ * before the response. Returns NULL or what is wrong. */
 static const char *arrival_check(const struct pst_wire_grant *g, struct exchange *x)
 {
 	const uint64_t until = pst_wire_now_ms() + ARRIVE_MS;

@@ -22,7 +22,7 @@
 #include "wire/ofi.h"
 
 #define WAIT_MS 50 /* maximum wait in ms while windows are open */
-#define POLL_MS 1  /* the same for a provider without a descriptor to wait for */
+#define POLL_MS 1  /* maximum wait in ms if the provider has no descriptor to wait for */
 
 /* The providers that are tried if the options name none. The provider that needs the least memory
  * comes first. */

@@ -25,7 +25,7 @@
 /* time in ms after which client_listens checks why there is no connection */
 #define DIAL_MS 100
 #define WAIT_NS 10000000 /* maximum wait for an event, in ns */
-/* the same for a provider without a descriptor to wait for */
+/* maximum wait in ns if the provider has no descriptor to wait for */
 #define POLL_NS 50000
 
 /* The name of an endpoint, which is a socket address. */

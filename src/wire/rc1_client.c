@@ -327,6 +327,7 @@ static int rc1_listen(struct pst_wire_client *client, struct pst_wire_listener *
 
 const struct pst_wire_client_ops pst_rc1_client = {
 	.name = "rc1",
+	.direct = true,
 	.listen = rc1_listen,
 	.event = rc1_event,
 	.unlisten = rc1_unlisten,

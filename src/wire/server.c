@@ -458,8 +458,10 @@ static void *channel_run(void *arg)
 	struct pst_wire_server *server = channel->server;
 
 	for (;;) {
+		const bool tidies = server->opts.device && server->devices->tidy;
 		struct epoll_event events[PST_WIRE_PEERS_MAX + 2];
-		int n = epoll_wait(channel->epoll, events, PST_WIRE_PEERS_MAX + 2, -1);
+		int n = epoll_wait(channel->epoll, events, PST_WIRE_PEERS_MAX + 2,
+				   tidies ? server->devices->tidy() : -1);
 		struct pst_wire_move *move;
 		bool has_job = false;
 		uint64_t job;

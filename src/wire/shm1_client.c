@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -18,6 +19,13 @@
 #include "wire/shm1.h"
 #include "wire/client.h"
 #include "wire/common.h"
+#include "wire/holders.h"
+
+struct shm1_conn {
+	struct pst_wire_conn conn;
+	bool watched; /* whether there is a pidfd of the server's process */
+	int pidfd;
+};
 
 static bool fits(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
 		 uint64_t off)
@@ -161,12 +169,24 @@ static void drop(struct pst_wire_buffer *buffer)
 		tell(buffer->client, NULL, &message);
 }
 
+/* Makes the end of the server's process the end of its access to memory of a GPU. */
+static void lost(struct pst_wire_conn *conn)
+{
+	struct shm1_conn *own = (struct shm1_conn *)conn;
+
+	if (!conn->grant->buffer->dev)
+		return;
+	pst_wire_holders_add(conn->grant->buffer, own->watched ? own->pidfd : -1);
+	own->watched = false;
+}
+
 /* Ends the connections of the servers that have the window open, and thus their use of the
  * window. */
 static void hang_up(struct pst_wire_grant *grant)
 {
 	for (struct pst_wire_conn *conn = grant->buffer->client->conns; conn; conn = conn->next)
 		if (conn->grant == grant) {
+			lost(conn);
 			conn->grant = NULL;
 			shutdown(conn->fd, SHUT_RDWR);
 		}
@@ -228,11 +248,16 @@ static bool user_allowed(const struct pst_wire_client *client, uid_t user)
 
 static int shm1_accept(struct pst_wire_conn *conn)
 {
+	struct shm1_conn *own = (struct shm1_conn *)conn;
 	struct ucred peer;
 	socklen_t len = sizeof(peer);
 
 	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
 		return -errno;
+	/* A server in a PID namespace that this process does not see has number 0. */
+	if (conn->client->devices && peer.pid > 0)
+		own->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+	own->watched = own->pidfd > 0;
 	if (user_allowed(conn->client, peer.uid))
 		return 0;
 	atomic_fetch_add(&conn->client->counts.wrong_user, 1);
@@ -241,7 +266,10 @@ static int shm1_accept(struct pst_wire_conn *conn)
 
 static void shm1_close(struct pst_wire_conn *conn)
 {
-	(void)conn;
+	const struct shm1_conn *own = (struct shm1_conn *)conn;
+
+	if (own->watched)
+		close(own->pidfd);
 }
 
 static int shm1_listen(struct pst_wire_client *client, struct pst_wire_listener *listener,
@@ -272,12 +300,14 @@ static int shm1_listen(struct pst_wire_client *client, struct pst_wire_listener 
 const struct pst_wire_client_ops pst_shm1_client = {
 	.name = "shm1",
 	.on_host = true,
-	.conn_size = sizeof(struct pst_wire_conn),
+	.direct = true,
+	.conn_size = sizeof(struct shm1_conn),
 	.listen = shm1_listen,
 	.fits = fits,
 	.fill = fill,
 	.accept = shm1_accept,
 	.ready = ready,
+	.lost = lost,
 	.close = shm1_close,
 	.revoke = revoke_window,
 	.cut = cut,

@@ -29,6 +29,7 @@
 /* alignment of allocated memory; its length is a multiple of this */
 #define PST_WIRE_ALIGN (2u << 20)
 #define PST_WIRE_PAGE 4096u
+#define PST_WIRE_HOLDERS_MAX 16 /* most servers of a buffer that the client watches */
 #define PST_WIRE_NICS_MAX 8 /* most addresses of a client */
 /* Most listeners of a client: one for each transport and address. */
 #define PST_WIRE_LISTENERS_MAX (PENSTOCK_OBJECT_TRANSPORTS_MAX * PST_WIRE_NICS_MAX)
@@ -51,9 +52,16 @@ struct pst_wire_buffer {
 	/* export of the memory, if it was allocated on a GPU */
 	struct penstock_export exported;
 	bool shared; /* shm1 can pass the memory to a server */
+	bool direct; /* its windows use only transports that access the memory of `dev` */
 	/* a release has cut off a server, so no window of the buffer can be opened any more */
 	bool cut;
 	bool stuck; /* a server that was not fenced may still access the memory */
+	/* Memory of a GPU cannot be taken away from a server. These are the pidfds of servers that
+	 * have lost their connections in the middle of a transfer: when such a process has ended,
+	 * it accesses the memory no more. -1: a process that cannot be watched. */
+	int holders[PST_WIRE_HOLDERS_MAX];
+	unsigned holder_count;
+	bool retired; /* its owner has closed it while a server may access the memory */
 	uint64_t id;
 	unsigned windows; /* number of open windows */
 };
@@ -116,7 +124,7 @@ struct pst_wire_client {
 	struct pst_wire_conn *conns;
 	unsigned conn_count;
 	struct pst_wire_buffer *buffers;
-	unsigned buffer_count;
+	unsigned buffer_count, retired_count;
 	uint64_t next_buffer;
 	struct pst_wire_grant *grants;
 	struct pst_wire_grant *free, **free_end; /* list of free grants */
@@ -142,6 +150,7 @@ struct pst_wire_client_ops {
 	bool checked; /* bytes count as moved only if the response contains their CRC */
 	/* no CPU copies the bytes, neither on this host nor on the server's */
 	bool dma;
+	bool direct; /* it accesses memory of a GPU without a copy in host memory */
 	size_t conn_size; /* size of the transport's struct of a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
@@ -173,6 +182,8 @@ struct pst_wire_client_ops {
 	int (*accept)(struct pst_wire_conn *conn);
 	/* Handles an event of the connection; a negative result closes it. */
 	int (*ready)(struct pst_wire_conn *conn);
+	/* With the lock: the connection ends while it has a window open. May be NULL. */
+	void (*lost)(struct pst_wire_conn *conn);
 	/* Frees the connection's resources, except its descriptor. */
 	void (*close)(struct pst_wire_conn *conn);
 	/* Tells servers that the window is closed. Called with the lock; may be NULL. */

@@ -48,6 +48,9 @@ struct pst_wire_devices {
 	 * errno. */
 	int (*file_io)(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);
+	/* Closes what file_io has kept and no longer needs. Returns after how many ms it shall be
+	 * called again, or -1 if nothing is kept. NULL if file_io keeps nothing. */
+	int (*tidy)(void);
 	/* Facts of network cards: finds a card by an address; returns how far memory is from it, 0
 	 * is the nearest; returns whether it has a link. */
 	void (*nic_find)(const char *address, struct pst_wire_nic *out);

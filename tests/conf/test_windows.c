@@ -140,8 +140,9 @@ static unsigned long use_up_windows(struct penstock_storage *st)
 	return 0;
 }
 
-/* Reads the file by any path, and compares the bytes. Expects that no chunk failed on a path.
- * Returns the number of windows that the library registered for the read. */
+/* Reads the file and compares the bytes. `path` names the path, or is NULL for any path. Fails if a
+ * chunk failed on a path. Returns the number of windows that the library registered for the
+ * read. */
 static unsigned long read_by(struct penstock_storage *st, const char *path)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};

@@ -33,7 +33,8 @@ static struct pl_options options = {.transports = "shm1",
 				    .in_flight_max = 2,
 				    .memory_max = 4u << 20,
 				    .buckets = "none"};
-static int memory[2] = {-1, -1}; /* for reading and writing, and for reading only */
+/* descriptors of memory: for reading and writing, and for reading only */
+static int memory[2] = {-1, -1};
 
 static void memory_open(void)
 {
@@ -47,7 +48,8 @@ static void memory_open(void)
 		abort();
 }
 
-/* Takes an answer. Returns false if the plane has closed the connection. */
+/* Receives an answer, and stores its number in *id. Returns false if the plane has closed the
+ * connection. */
 static bool answer_take(int fd, uint64_t *id)
 {
 	struct pollfd wait = {fd, POLLIN, 0};
@@ -63,7 +65,7 @@ static bool answer_take(int fd, uint64_t *id)
 	return ret > 0;
 }
 
-/* Sends a message. Returns false if the connection has ended. */
+/* Sends a message, and receives its answer. Returns false if the connection has ended. */
 static bool message_send(int fd, unsigned kind, const uint8_t *bytes, size_t len, uint64_t *id)
 {
 	struct pst_plane_message m = {.kind = (uint16_t)kind, .seq = 7};

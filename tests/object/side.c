@@ -35,7 +35,7 @@
 
 #include "penstock_object.h"
 
-#define SERVER_MEMORY (64u << 20) /* of a server with a plane */
+#define SERVER_MEMORY (64u << 20) /* bytes of memory of a server that has a plane */
 
 static int failed(const char *what)
 {

@@ -13,6 +13,8 @@
  *				piece), then commits; or abort, create (without replacing), or
  *				again (like create; after an error, opens the object and commits
  *				once more)
+ *	object wait URL N MS	writes N bytes in one request with a deadline after MS
+ *				milliseconds, and then aborts
  *	object stop URL N MS	writes N bytes and commits; if MS is 0, stops the commit when a
  *				byte arrives on standard input, and otherwise sets a deadline after
  *				MS milliseconds. For each further byte it commits again ('c') or
@@ -20,6 +22,9 @@
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
+ *	object device URL NAME FILE
+ *				for each line of standard input, reads the object into memory of the
+ *				device and compares it with the file
  *	object parts URL N AT..	reads N bytes at each offset, one after another, and reports each
  *				read in a line
  *
@@ -269,6 +274,31 @@ static int write_object(const char *url, uint64_t total, const char *how)
 	return 0;
 }
 
+static int write_and_wait(const char *url, uint64_t total, uint64_t ms)
+{
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
+	struct penstock_report done = PENSTOCK_REPORT_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.dev = host(), .row_len = total, .rows = 1};
+	int64_t ret;
+
+	if (penstock_alloc(seg.dev, total, &seg.buf))
+		return 2;
+	req.storage = st;
+	req.op = PENSTOCK_WRITE;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.deadline_ns = now_ns() + ms * 1000000;
+	ret = penstock_transfer(&req, &done);
+	printf("done %" PRId64 " %s after %" PRIu64 " ms\n", ret, penstock_why_name(done.why),
+	       (now_ns() - req.deadline_ns) / 1000000);
+	fflush(stdout);
+	memset(seg.buf, 0, total);
+	report(penstock_abort(st));
+	penstock_close(st);
+	return 0;
+}
+
 static volatile int stopped;
 
 static void *stop_later(void *arg)
@@ -356,6 +386,75 @@ static int read_parts(const char *url, uint64_t len, char **offsets)
 	return 0;
 }
 
+/* Prints what a read has done: the result, the bytes of two paths, and the count of wrong bytes. */
+static void report_read(int64_t result, const struct penstock_report *report, const char *found,
+			const char *expected, size_t len)
+{
+	unsigned long long bytes[2] = {0}, wrong = 0;
+	const char *why = "none";
+
+	for (unsigned i = 0; i < report->path_count; i++) {
+		const struct penstock_report_path *row = &report->paths[i];
+
+		if (!strcmp(row->name, "rdma")) {
+			bytes[0] = row->bytes;
+			why = penstock_why_name(row->why);
+		} else if (!strcmp(row->name, "bounce")) {
+			bytes[1] = row->bytes;
+		}
+	}
+	for (size_t i = 0; i < len && result >= 0; i++)
+		wrong += found[i] != expected[i];
+	printf("%" PRId64 " rdma %llu %s bounce %llu retries %llu dram %llu wrong %llu\n", result,
+	       bytes[0], why, bytes[1], (unsigned long long)report->retries,
+	       (unsigned long long)report->dram_laid, wrong);
+	if (result < 0)
+		fprintf(stderr, "%s\n", report->text);
+	fflush(stdout);
+}
+
+static int read_to_device(const char *url, const char *name, const char *path)
+{
+	struct penstock_storage *st = open_or_exit(url, 0, 0), *file;
+	size_t len = (size_t)penstock_storage_length(st);
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.row_len = len, .rows = 1};
+	char *found = malloc(len + 1), *expected = malloc(len + 1), line[16];
+
+	if (!found || !expected || penstock_open(path, NULL, &file) ||
+	    penstock_read(file, host(), expected, len, 0) != (int64_t)len ||
+	    penstock_device_open(name, NULL, &seg.dev) < 0 ||
+	    penstock_alloc(seg.dev, len, &seg.buf))
+		return report(-1) + 2;
+	req.storage = st;
+	req.op = PENSTOCK_READ;
+	req.segs = &seg;
+	req.seg_count = 1;
+	while (puts("ready"), fflush(stdout), fgets(line, sizeof(line), stdin)) {
+		struct penstock_report done = PENSTOCK_REPORT_INIT;
+		struct penstock_copy_args copy = {.size = sizeof(copy),
+						  .dst_dev = host(),
+						  .dst = found,
+						  .src_dev = seg.dev,
+						  .src = seg.buf,
+						  .row_len = len};
+		int64_t result;
+
+		memset(found, 0xee, len);
+		result = penstock_transfer(&req, &done);
+		if (result >= 0 && penstock_copy(&copy, 1))
+			return report(-1) + 2;
+		report_read(result, &done, found, expected, len);
+	}
+	penstock_close(st);
+	penstock_close(file);
+	penstock_free(seg.dev, seg.buf);
+	penstock_device_close(seg.dev);
+	free(found);
+	free(expected);
+	return 0;
+}
+
 static int save_model(const char *url, uint64_t count)
 {
 	struct penstock_out out = {.size = sizeof(out),
@@ -394,6 +493,8 @@ int main(int argc, char **argv)
 	/* The first object has shown that the server accepts tokens. */
 	if (!strcmp(what, "pair") && argc > 4)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
+	if (!strcmp(what, "wait") && argc > 4)
+		return write_and_wait(argv[2], n, strtoull(argv[4], NULL, 0));
 	if (!strcmp(what, "stop") && argc > 4)
 		return write_and_stop(argv[2], n, strtoull(argv[4], NULL, 0));
 	if (!strcmp(what, "hold") && argc > 3)
@@ -402,6 +503,8 @@ int main(int argc, char **argv)
 		return save_model(argv[2], n);
 	if (!strcmp(what, "check") && argc > 3)
 		return check_object(argv[2], n);
+	if (!strcmp(what, "device") && argc > 4)
+		return read_to_device(argv[2], argv[3], argv[4]);
 	if (!strcmp(what, "parts") && argc > 4)
 		return read_parts(argv[2], n, argv + 4);
 	fprintf(stderr, "usage: object COMMAND URL [N [HOW...]]\n");

@@ -16,7 +16,7 @@ static void keys_are_bytes(void **state)
 	assert_int_equal(url.key_len, 10);
 	assert_memory_equal(url.key, "a/\0\377+b?c//", 10);
 	assert_int_equal(url.path_style, -1);
-	assert_false(url.presigned || url.anonymous || url.insecure);
+	assert_false(url.presigned || url.anonymous || url.insecure || url.unchecked);
 	pst_object_url_clear(&url);
 }
 
@@ -27,6 +27,7 @@ static void options_are_decoded(void **state)
 	(void)state;
 	assert_int_equal(pst_object_url_parse("s3://b/k?endpoint=http%3A%2F%2Fh:9&region=r-1&"
 					      "profile=p&path-style=0&anonymous=1&insecure=true&"
+					      "unchecked=1&"
 					      "timeout=5",
 					      &url, &err),
 			 0);
@@ -34,7 +35,7 @@ static void options_are_decoded(void **state)
 	assert_string_equal(url.region, "r-1");
 	assert_string_equal(url.profile, "p");
 	assert_int_equal(url.path_style, 0);
-	assert_true(url.anonymous && url.insecure);
+	assert_true(url.anonymous && url.insecure && url.unchecked);
 	assert_int_equal(url.timeout_s, 5);
 	assert_string_equal(url.name, "s3://b/k");
 }

@@ -2,7 +2,8 @@
 /*
  * Tests when the client stops sending tokens to a server: for the rest of the process after the
  * server has ignored a token, and for a minute after it has declined many tokens in a row. The test
- * includes the source, and changes the end of the pause directly.
+ * includes the source, and changes the ends of pauses directly. What the server answers to windows
+ * in the memory of a device does not count.
  */
 #include "test.h"
 
@@ -22,6 +23,8 @@ static bool cut(const struct pst_wire_buffer *buffer);
 
 static const struct pst_wire_client_ops transport;
 static struct pst_wire_grant inner = {.ops = &transport};
+static struct penstock_device device = {.name = "test:0", .serial = 7};
+static struct pst_window host_window, device_window = {.dev = &device};
 
 /* Fills in the response to a GET whose header x-amz-rdma-reply is `reply`. */
 static void answer_fill(struct pst_object_call *call, const char *reply)
@@ -40,11 +43,14 @@ static void answer_fill(struct pst_object_call *call, const char *reply)
 		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
 }
 
-/* Judges a response to a GET whose header x-amz-rdma-reply is `reply`. Returns the next step of the
- * request. */
-static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+/* Judges a response to a GET with the window `to` whose header x-amz-rdma-reply is `reply`. Returns
+ * the next step of the request. */
+static enum penstock_object_next answer_to(struct pst_object_windows *windows,
+					   struct pst_window *to, const char *reply,
+					   const char *checksum)
 {
 	struct pst_object_grant grant = {.windows = windows,
+					 .window = to,
 					 .inner = &inner,
 					 .op = PENSTOCK_READ,
 					 .len = LEN,
@@ -52,7 +58,15 @@ static enum penstock_object_next answer(struct pst_object_windows *windows, cons
 	struct pst_object_call call = {.method = "GET", .ranged = true, .last = LEN - 1};
 
 	answer_fill(&call, reply);
+	snprintf(call.http.head.rdma_checksum, sizeof(call.http.head.rdma_checksum), "%s",
+		 checksum);
 	return pst_object_grant_judge(&grant, &call, NULL);
+}
+
+/* The same, with a window in host memory. */
+static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
+{
+	return answer_to(windows, &host_window, reply, "");
 }
 
 static void expect_shut(struct pst_object_windows *windows, enum penstock_why why)
@@ -180,6 +194,46 @@ static void opened_in_a_pause(void **state)
 	free(windows);
 }
 
+/* The bytes must come through another window, whatever the reason. */
+static void device_windows(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct pst_object_windows windows = {.endpoint = &endpoint};
+
+	(void)state;
+	assert_int_equal(answer_to(&windows, &device_window, "206", ""), PENSTOCK_OBJECT_DONE);
+	assert_int_equal(answer_to(&windows, &device_window, "206", "CRC64NVME AAAAAAAAAAA="),
+			 PENSTOCK_OBJECT_RESEND);
+	for (unsigned i = 0; i < 2 * DECLINES_MAX; i++)
+		assert_int_equal(answer_to(&windows, &device_window, i & 1 ? "501" : "", ""),
+				 PENSTOCK_OBJECT_RESEND);
+	expect_shut(&windows, PENSTOCK_WHY_NONE);
+	assert_false(pst_object_windows_decline(&windows));
+}
+
+static void reached_devices(void **state)
+{
+	struct pst_http_endpoint endpoint = {.host = "test"};
+	struct pst_object_windows windows = {.endpoint = &endpoint};
+	struct penstock_device other = {.name = "test:1", .serial = 8};
+	struct pst_err why, found;
+
+	(void)state;
+	pst_fail(&why, PENSTOCK_WHY_DECLINED, "no");
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	pst_object_windows_tested(&windows, &device, &why);
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 0);
+	assert_string_equal(found.text, "no");
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), -EAGAIN);
+	/* A server that was asked a minute ago is asked again. */
+	windows.reaches->asked_ns -= REACH_NS;
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	pst_object_windows_tested(&windows, &device, NULL);
+	windows.reaches->asked_ns -= REACH_NS;
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 1);
+	free(windows.reaches);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -187,6 +241,8 @@ int main(void)
 		cmocka_unit_test(ignored),
 		cmocka_unit_test(lost_attempt),
 		cmocka_unit_test(opened_in_a_pause),
+		cmocka_unit_test(device_windows),
+		cmocka_unit_test(reached_devices),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

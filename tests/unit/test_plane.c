@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tenants of a plane, in this process: each test makes connections with socketpair(2), and
- * sends the messages itself, also such that the library would never send.
+ * Tests a plane's code for tenants in this process. Each case makes connections with socketpair(2)
+ * and sends the messages itself, including messages that the library never sends.
  */
 #include "test.h"
 
@@ -23,7 +23,7 @@
 static struct pl_options options;
 static struct pl_plane plane;
 
-/* A connection to the plane. */
+/* A tenant's connection to the plane. */
 struct line {
 	int fd;
 	struct pl_tenant *tenant;
@@ -69,7 +69,7 @@ static struct line line_open(void)
 	return line;
 }
 
-/* Waits until the tenant's thread has freed all that the tenant had. */
+/* Waits until the tenant's thread has ended, which has freed all objects of the tenant. */
 static void line_join(struct line *line)
 {
 	pthread_join(line->tenant->thread, NULL);
@@ -83,7 +83,7 @@ static void line_close(struct line *line)
 	line_join(line);
 }
 
-/* Receives a message of the plane; fails if the plane has closed the connection. */
+/* Receives a message of the plane. Fails if the plane has closed the connection. */
 static void line_receive(const struct line *line, struct pst_plane_message *message)
 {
 	struct pollfd fd = {line->fd, POLLIN, 0};
@@ -94,7 +94,7 @@ static void line_receive(const struct line *line, struct pst_plane_message *mess
 	assert_int_equal(ret, 1);
 }
 
-/* Fails unless the plane has closed the connection, without a message. */
+/* Fails unless the plane has closed the connection without sending a message. */
 static void line_ends(struct line *line)
 {
 	struct pst_plane_message message;
@@ -106,7 +106,7 @@ static void line_ends(struct line *line)
 	line_join(line);
 }
 
-/* Sends a question, and returns the result of the answer, which replaces the question. */
+/* Sends a question. The answer overwrites it. Returns the result of the answer. */
 static int ask(struct line *line, struct pst_plane_message *message)
 {
 	uint64_t seq = message->seq = ++line->seq;
@@ -241,7 +241,7 @@ static void versions(void **state)
 		struct line line = line_open();
 		struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
 
-		m.version = 9; /* of HELLO, it does not matter */
+		m.version = 9; /* the plane ignores this member in HELLO */
 		m.hello.first = tries[i].first;
 		m.hello.last = tries[i].last;
 		m.hello.role = tries[i].role;
@@ -252,7 +252,7 @@ static void versions(void **state)
 	assert_int_equal(atomic_load(&plane.counts.malformed), 0);
 }
 
-/* Sends bytes that are no message of a tenant, and expects the end of the connection. */
+/* Sends bytes that are not a valid message. Expects that the plane closes the connection. */
 static void garbage_send(const void *bytes, size_t len, bool greeted)
 {
 	struct line line = line_open();
@@ -263,7 +263,7 @@ static void garbage_send(const void *bytes, size_t len, bool greeted)
 	line_ends(&line);
 }
 
-/* Sends a message with one wrong member. */
+/* Sends a message that is invalid because of one member, and expects the end of the connection. */
 static void message_refused(struct pst_plane_message m)
 {
 	m.magic = m.magic ? m.magic : PST_PLANE_MAGIC;
@@ -295,20 +295,24 @@ static void garbage(void **state)
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_PING, .magic = 1});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_PING, .version = 2});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_ENDED});
-	message_refused((struct pst_plane_message){.kind = PST_PLANE_MOVE});  /* of a server */
-	message_refused((struct pst_plane_message){.kind = PST_PLANE_HELLO}); /* the second */
-	message_refused((struct pst_plane_message){.kind = PST_PLANE_FD});    /* no descriptor */
+	/* only a server may send this */
+	message_refused((struct pst_plane_message){.kind = PST_PLANE_MOVE});
+	/* a second HELLO */
+	message_refused((struct pst_plane_message){.kind = PST_PLANE_HELLO});
+	message_refused((struct pst_plane_message){.kind = PST_PLANE_FD}); /* no descriptor */
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_WINDOW, .window.op = 2});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_MEMORY, .memory.fds = 3});
 	m = (struct pst_plane_message){.kind = PST_PLANE_START};
-	memset(m.start.bucket, 'b', sizeof(m.start.bucket)); /* without an end */
+	/* no NUL at the end of the text */
+	memset(m.start.bucket, 'b', sizeof(m.start.bucket));
 	message_refused(m);
 	m = (struct pst_plane_message){.kind = PST_PLANE_START, .start.key_len = 2};
-	m.start.key[0] = 'k'; /* another length */
+	m.start.key[0] = 'k'; /* the key has another length than `key_len` */
 	message_refused(m);
 	sent += 14;
 	assert_int_equal(atomic_load(&plane.counts.malformed), sent);
-	/* A descriptor with a message that has none, and in a slot that is full. */
+	/* A descriptor with a message that takes none, and a descriptor for a slot that is in
+	 * use. */
 	for (unsigned i = 0; i < 2; i++) {
 		struct line line = tenant_open(PST_PLANE_CLIENT);
 		struct pst_plane_message ping = {.kind = PST_PLANE_PING};
@@ -321,12 +325,12 @@ static void garbage(void **state)
 		line_ends(&line);
 	}
 	assert_int_equal(atomic_load(&plane.counts.malformed), sent + 2);
-	/* The other tenant has noticed nothing. */
+	/* The other tenant must still be connected. */
 	memory_open(&calm, BUFFER);
 	line_close(&calm);
 }
 
-/* One tenant names memory, windows and remote windows of another one. */
+/* A tenant sends numbers of memory, windows and remote windows that belong to another tenant. */
 static void names(void **state)
 {
 	static const char token[] = "0000000000001000:1000:tcp1:127.0.0.1:1:"
@@ -359,7 +363,7 @@ static void names(void **state)
 	m.move.segs[0] = (struct pst_plane_seg){.memory = shared, .len = 4096};
 	assert_int_equal(ask(&d, &m), -EACCES);
 	refused += 3;
-	/* Guesses: the neighbours of right numbers, and numbers that have been released. */
+	/* Guessed numbers: numbers near valid ones, and numbers of released objects. */
 	for (int i = -2; i <= 2; i++)
 		if (i)
 			assert_int_equal(ask_id(&b, PST_PLANE_RELEASE, window + (uint64_t)i),
@@ -386,19 +390,19 @@ static void limits(void **state)
 	struct pst_err err;
 
 	(void)state;
-	/* Bytes: 64 MiB for each tenant. */
+	/* The limit of bytes is 64 MiB for each tenant. */
 	assert_int_equal(pst_shared_create(NULL, 60 * MIB, &shared, &err), 0);
 	assert_int_equal(memory_ask(&a, 60 * MIB, shared.fd, shared.read_fd, &ids[0]), 0);
 	assert_int_equal(memory_ask(&a, 2 * MIB, shared.fd, shared.read_fd, NULL), -EDQUOT);
 	assert_int_equal(memory_ask(&b, 60 * MIB, shared.fd, shared.read_fd, NULL), 0);
 	assert_int_equal(ask_id(&a, PST_PLANE_MEMORY_CLOSE, ids[0]), 0);
-	/* Buffers. */
+	/* The limit of buffers. */
 	for (unsigned i = 1; i < 4; i++)
 		assert_int_equal(memory_ask(&a, 2 * MIB, shared.fd, shared.read_fd, &ids[i]), 0);
 	assert_int_equal(memory_ask(&a, 2 * MIB, shared.fd, shared.read_fd, NULL), -EDQUOT);
 	assert_int_equal(atomic_load(&plane.counts.refused[PL_LIMIT_MEMORY]), 2);
 	pst_shared_close(&shared);
-	/* Windows. Memory with a window cannot be closed. */
+	/* The limit of windows. Memory that has an open window cannot be closed. */
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(window_ask(&a, memory, 0, 4096, &window), 0);
 	assert_int_equal(window_ask(&a, memory, 0, 4096, &ids[0]), -EDQUOT);
@@ -410,13 +414,13 @@ static void limits(void **state)
 	assert_int_equal(ask_id(&a, PST_PLANE_RELEASE, window), 0);
 	assert_int_equal(window_ask(&a, memory, BUFFER - 4096, 4097, &ids[0]), -ERANGE);
 	assert_int_equal(window_ask(&a, memory, UINT64_MAX, 2, &ids[0]), -ERANGE);
-	/* Buckets and operations. */
+	/* Buckets and operations that the options do not permit. */
 	options.buckets = "one,two";
 	assert_int_equal(window_ask(&a, memory, 0, 4096, &window), 0);
 	assert_int_equal(start_ask(&a, window, "on"), -EACCES);
 	assert_int_equal(start_ask(&a, window, "one,two"), -EACCES);
 	assert_int_equal(atomic_load(&plane.counts.refused_policy), 2);
-	/* While the plane drains, nothing begins. */
+	/* No operation may begin while the plane waits for its end (`draining`). */
 	atomic_store(&plane.draining, true);
 	assert_int_equal(start_ask(&a, window, "two"), -ESHUTDOWN);
 	line_close(&a);
@@ -437,7 +441,8 @@ static int memfd(size_t len, int seals, int *read_fd)
 	return fd;
 }
 
-/* Memory that could become shorter would kill the plane. */
+/* The plane must refuse memory that could become shorter, because an access behind its end would
+ * kill the plane. */
 static void memory(void **state)
 {
 	struct line a = tenant_open(PST_PLANE_CLIENT), b = tenant_open(PST_PLANE_SERVER);
@@ -472,7 +477,7 @@ static void memory(void **state)
 	line_close(&b);
 }
 
-/* Moves with pieces that do not exist. */
+/* Moves with invalid segments. */
 static void pieces(void **state)
 {
 	struct line a = tenant_open(PST_PLANE_SERVER);
@@ -488,7 +493,7 @@ static void pieces(void **state)
 		{{.off = UINT64_MAX, .len = 2}, -ERANGE},
 		{{.is_file = 1, .slot = 0, .len = 1}, -EINVAL}, /* no descriptor */
 		{{.is_file = 1, .slot = 1, .len = 1}, -EINVAL}, /* a folder */
-		{{.len = 4097}, -ERANGE},			/* wider than the window */
+		{{.len = 4097}, -ERANGE},			/* longer than the window */
 	};
 
 	(void)state;
@@ -509,7 +514,8 @@ static void pieces(void **state)
 		printf("# piece %u\n", i);
 		assert_int_equal(ask(&a, &m), tries[i].result);
 	}
-	/* A move whose client does not exist completes with an error, and frees its memory. */
+	/* A move to a client that does not exist completes with an error, and releases its
+	 * memory. */
 	m = (struct pst_plane_message){.kind = PST_PLANE_MOVE, .move.user = 77};
 	m.move.remote = remote;
 	m.move.seg_count = 1;
@@ -525,7 +531,7 @@ static void pieces(void **state)
 	assert_int_equal(atomic_load(&plane.counts.moves[1]), 1);
 }
 
-/* A tenant that ends, or that the plane ends, leaves nothing behind. */
+/* Whether a tenant disconnects or the plane ends it, no object of the tenant may be left. */
 static void ends(void **state)
 {
 	const uint64_t one = 1;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's side of a plane, against a plane of this test: one that dies, is silent, or sends
- * what no plane sends. Whatever it does, calls fail, requests complete, and nothing hangs; after a
- * release, bytes that are written to the shared memory do not reach the application's.
+ * Tests the library's code for planes with a fake plane in this test, which ends, is silent, or
+ * sends invalid messages. In each case, calls must fail, requests must complete, and nothing may
+ * hang. After a release, bytes that are written to the shared memory must not appear in the
+ * application's memory.
  */
 #include "test.h"
 
@@ -19,7 +20,7 @@
 #define MIB (1u << 20)
 #define SILENCE_MS 300
 
-/* What the plane does when it gets the first message of a kind. */
+/* How the fake plane reacts to the first message of a kind. */
 enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE };
 
 static char path[108];
@@ -27,7 +28,7 @@ static struct plane {
 	int listener, fd;
 	_Atomic enum pst_plane_kind kind;
 	_Atomic enum act act;
-	int mem; /* the descriptor of the tenant's memory */
+	int mem; /* descriptor of the tenant's memory */
 	unsigned char *shared;
 	pthread_t thread;
 } plane;
@@ -49,7 +50,7 @@ static void send_kind(enum pst_plane_kind kind, uint64_t seq, uint64_t user)
 	pst_plane_send(plane.fd, &m, -1);
 }
 
-/* Acts on a message. Returns whether the connection ends. */
+/* Reacts to a message. Returns whether the connection ends. */
 static bool act(const struct pst_plane_message *m)
 {
 	bool chosen = m->kind == plane.kind;
@@ -98,7 +99,7 @@ static void *plane_run(void *arg)
 		if (m.kind == PST_PLANE_FD)
 			continue;
 		if (m.kind == plane.kind && plane.act == BE_SILENT) {
-			/* Waits for the end of the connection. */
+			/* waits until the tenant closes the connection */
 			while (ret >= 0) {
 				poll(&wait, 1, -1);
 				ret = pst_plane_receive(plane.fd, &m, false, &fd);
@@ -112,7 +113,7 @@ static void *plane_run(void *arg)
 	return NULL;
 }
 
-/* Starts a plane that does `what` when it gets a message of the kind. */
+/* Starts a fake plane that does `what` when it receives a message of this kind. */
 static void plane_start(enum pst_plane_kind kind, enum act what)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -160,7 +161,7 @@ static struct penstock_object_request request(void)
 
 /* ---- the tests ---- */
 
-/* HELLO is not answered, or refused. */
+/* The fake plane does not answer HELLO, or refuses it. */
 static void greeting(void **state)
 {
 	static const struct {
@@ -182,11 +183,11 @@ static void greeting(void **state)
 		assert_int_equal(penstock_object_client_open(&opts, &client), tries[i].result);
 		assert_string_not_equal(penstock_errmsg(), "");
 		plane_join();
-		/* No plane listens. */
+		/* No plane listens at this path. */
 		assert_int_equal(penstock_object_client_open(&opts, &client), -ENOENT);
 		server.plane = path;
 		assert_int_equal(penstock_object_server_open(&server, &other), -ENOENT);
-		/* Options that the plane has. */
+		/* Only the plane can choose these options. */
 		opts.transports = "shm1";
 		assert_int_equal(penstock_object_client_open(&opts, &client), -EINVAL);
 		server.channels = 2;
@@ -195,7 +196,7 @@ static void greeting(void **state)
 	}
 }
 
-/* Each question meets a plane that dies, is silent or sends garbage. */
+/* For each question, the fake plane ends, is silent or sends garbage. */
 static void questions(void **state)
 {
 	static const enum pst_plane_kind kinds[] = {PST_PLANE_MEMORY, PST_PLANE_WINDOW,
@@ -230,7 +231,7 @@ static void questions(void **state)
 			assert_string_equal(end.transport, "shm1");
 		}
 		assert_int_equal(penstock_object_client_get_info(client, &info), -ECONNRESET);
-		/* A plane that is gone stays gone. */
+		/* After that, every further call must fail, too. */
 		assert_int_equal(penstock_object_alloc(client, NULL, MIB,
 						       &(struct penstock_object_buffer *){0}),
 				 -ECONNRESET);
@@ -242,8 +243,8 @@ static void questions(void **state)
 	}
 }
 
-/* A request is in flight when the plane dies or becomes silent. Later, a server writes to the
- * memory that it shares with the plane. */
+/* The fake plane ends or becomes silent while a request is in flight. Afterwards a server writes to
+ * the memory that it shares with the plane. */
 static void in_flight(void **state)
 {
 	static const enum act acts[] = {DIE, BE_SILENT, SEND_GARBAGE};
@@ -259,7 +260,8 @@ static void in_flight(void **state)
 		unsigned char *mine, *theirs;
 		uint64_t users = 0;
 
-		/* The plane answers START, but does not end it; RELEASE makes it act. */
+		/* The fake plane answers START and never completes the request. It acts when
+		 * RELEASE arrives. */
 		plane_start(PST_PLANE_START, ANSWER);
 		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
 		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
@@ -286,14 +288,14 @@ static void in_flight(void **state)
 		assert_int_equal(penstock_object_release(windows[2]), 0);
 		for (unsigned k = 0; k < 2; k++) {
 			assert_int_equal(penstock_object_client_wait(client, &end, 1, -1), 1);
-			users += end.user; /* they may come in any order */
+			users += end.user; /* the completions may arrive in any order */
 			assert_int_equal(end.result, -ECONNRESET);
 			assert_int_equal(end.next, PENSTOCK_OBJECT_ERROR);
 			assert_string_not_equal(end.text, "");
 			assert_int_equal(penstock_object_release(windows[k]), 0);
 		}
 		assert_int_equal(users, 42 + 43);
-		/* Late bytes. */
+		/* Writes bytes after the release, as a late server does. */
 		memset(theirs, 3, 3 * 8192);
 		assert_int_equal(mine[100], 2);
 		for (unsigned k = 0; k < 3 * 8192; k++)
@@ -306,7 +308,7 @@ static void in_flight(void **state)
 	}
 }
 
-/* A completion that no request has. */
+/* The fake plane sends two completions for one request. */
 static void ended_twice(void **state)
 {
 	struct penstock_object_client_opts opts = client_opts();
@@ -322,7 +324,7 @@ static void ended_twice(void **state)
 	assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
 	assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window), 0);
 	assert_int_equal(penstock_object_start(window, &r), 0);
-	plane_join(); /* it has got the end of the connection */
+	plane_join(); /* returns when the fake plane has seen the end of the connection */
 	assert_int_equal(penstock_object_client_wait(client, ends, 3, 0), 1);
 	assert_int_equal(ends[0].result, 4096);
 	assert_int_equal(penstock_object_start(window, &r), -ECONNRESET);
@@ -389,7 +391,7 @@ static void server_memory(void **state)
 	}
 }
 
-/* Calls that only a client without a plane has. */
+/* Calls that fail if the client has a plane. */
 static void without_plane(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the planner's public functions (penstock_model.h): their results are those of the models,
- * settings change them, and wrong calls give an error and change nothing.
+ * Tests the public functions of the planner (penstock_model.h). Their results must be those of the
+ * models, and settings must change the results. Wrong calls must return an error and change
+ * nothing.
  */
 #include "test.h"
 

@@ -200,7 +200,7 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	if (row->why == PENSTOCK_WHY_NONE && in->op == PENSTOCK_WRITE && state->facts.canary)
 		text = penstock_why_text(PENSTOCK_WHY_FIRST_WRITE);
 	else if (row->why == PENSTOCK_WHY_NONE)
-		text = "";
+		text = state->facts.note;
 	else if (row->why == state->err.why && state->err.text[0])
 		text = state->err.text;
 	snprintf(row->text, sizeof(row->text), "%s", text);

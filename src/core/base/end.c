@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements pst_end_check: see end.h. The caller's word may be written by a signal handler, so it
- * is polled, and no lock protects it.
+ * Implements pst_end_check: see end.h. A signal handler may set the caller's cancel flag. So this
+ * function polls the flag without a lock.
  */
 #include "core/base/end.h"
 

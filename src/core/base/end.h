@@ -6,11 +6,11 @@
 #include "core/base/err.h"
 #include "penstock.h"
 
-/* How often a function that waits for a server looks at the caller's limits. */
+/* Interval in ns at which a function that waits for a server checks the caller's limits. */
 #define PST_END_CHECK_NS 50000000u
 
-/* Returns 0, or -ETIME or -ECANCELED with the reason if the limits of a commit or an abort tell it
- * to end. `opts` may be NULL. */
+/* Returns 0 if a commit or an abort may go on. Returns -ETIME or -ECANCELED, with the reason, if
+ * the caller's limits tell it to end. `opts` may be NULL: no limits. */
 int pst_end_check(const struct penstock_end_opts *opts, struct pst_err *err);
 
 #endif

@@ -129,7 +129,7 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 	struct pst_err err;
 	va_list args;
 
-	errno = code < 0 ? -code : code; /* %m in the format prints this errno */
+	errno = code < 0 ? -code : code; /* lets %m in the format print this errno */
 	va_start(args, fmt);
 	/* Formatted here and not in thread_err, because an argument may point into thread_err. */
 	err_fill(&err, code, why, fmt ? fmt : penstock_why_text(why), args);

@@ -58,6 +58,7 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->priv = NULL;
 	chunk->waits = 0;
 	chunk->own_piece = 0;
+	chunk->copy_within = false;
 	chunk->io.st = NULL;
 	chunk->io.engine_why = PENSTOCK_WHY_NONE;
 	lane->busy++;
@@ -177,9 +178,9 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Returns the error if the storage shall cancel the chunk's transfers: the request is cancelled or
- * past its deadline, and the storage can cancel. Returns 0 otherwise. A sync is cancelled by the
- * caller only, because a deadline has no effect on a request whose bytes are written. */
+/* Returns an error if the storage must cancel the chunk's transfers: the storage can cancel, and
+ * the request is cancelled or its deadline has passed. Otherwise returns 0. Only the caller can
+ * cancel a sync, because a deadline has no effect on a request whose bytes are already written. */
 static int chunk_is_cut(const struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_io *io = &chunk->io;
@@ -300,29 +301,41 @@ void pst_copyqs_adopt(struct pst_lane *lane)
 	}
 }
 
-struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev)
+static struct pst_copyq *copyq_find(struct pst_lane *lane, struct penstock_device *dev, bool within)
 {
 	struct pst_copyq *copyq;
 
 	for (int again = 0; again < 2; again++) {
 		for (unsigned i = 0; i < lane->copyq_count; i++)
-			if (lane->copyqs[i]->dev == dev)
+			if (lane->copyqs[i]->dev == dev && lane->copyqs[i]->within == within)
 				return lane->copyqs[i];
 		pst_copyqs_adopt(lane);
 	}
 	copyq = pst_copyq_open(dev, lane->kind == PST_LANE_BORROWED, &lane->open_err);
 	if (!copyq)
 		return NULL;
+	copyq->within = within;
 	lane->copyqs[lane->copyq_count++] = copyq;
 	atomic_fetch_or(&lane->copies_to, (uint64_t)1 << dev->index);
 	return copyq;
+}
+
+struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev)
+{
+	return copyq_find(lane, dev, false);
+}
+
+struct pst_copyq *pst_copyq_within(struct pst_lane *lane, struct penstock_device *dev)
+{
+	return copyq_find(lane, dev, true);
 }
 
 /* State of one call of chunk_queue_copies. */
 struct copying {
 	struct pst_chunk *chunk;
 	uint64_t bytes;
-	uint64_t touched; /* bit i is set if a copy was queued on lane->copyqs[i] */
+	/* bit i is set if a copy was queued on lane->copyqs[i] */
+	unsigned __int128 touched;
 	enum penstock_op op;
 };
 
@@ -331,13 +344,15 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 {
 	struct copying *c = arg;
 	struct pst_lane *lane = c->chunk->copy_lane;
-	struct pst_copyq *copyq = pst_copyq_of(lane, part->dev);
+	struct pst_copyq *copyq = c->chunk->copy_within ? pst_copyq_within(lane, part->dev)
+							: pst_copyq_of(lane, part->dev);
 	char *base = c->chunk->copy_base;
 	struct pst_rect rect = {
 		.row_len = part->row_len,
 		.rows = part->rows,
 		.unsure = c->chunk->req->flags & PENSTOCK_R_UNSURE,
 		.piece = c->chunk->copy_piece,
+		.within = c->chunk->copy_within,
 		.refused = &c->chunk->refused,
 	};
 	int ret;
@@ -370,7 +385,7 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 		c->chunk->cpu_copied += part->row_len * part->rows;
 	for (unsigned i = 0; i < lane->copyq_count; i++)
 		if (lane->copyqs[i] == copyq)
-			c->touched |= (uint64_t)1 << i;
+			c->touched |= (unsigned __int128)1 << i;
 	return 0;
 }
 
@@ -643,6 +658,7 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	chunk->err.code = 0;
 	chunk->on_done = NULL;
 	chunk->own_piece = 0;
+	chunk->copy_within = false;
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
@@ -685,6 +701,24 @@ bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why)
 	if (next >= 0)
 		chunk->path = (uint8_t)next;
 	return next >= 0;
+}
+
+void pst_chunk_note(struct pst_chunk *chunk, const struct pst_err *why)
+{
+	struct pst_request *req = chunk->req;
+
+	pst_req_note(req, chunk->path, why->why);
+	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
+				  memory_order_relaxed);
+	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu starts again: %s",
+		(unsigned long long)chunk->off, why->text);
+}
+
+void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why)
+{
+	pst_chunk_note(chunk, why);
+	chunk_restart(chunk, chunk->path, chunk->len, chunk->pad);
 }
 
 /* Restarts a failed chunk on the next path that the request's class allows. Returns false if no

@@ -74,6 +74,11 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
  * right path. Returns false if there is no such path: the caller must then fail the chunk. */
 bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
+/* Counts a retry of the chunk on its own path, for the reason `why`, which reports then show. */
+void pst_chunk_note(struct pst_chunk *chunk, const struct pst_err *why);
+/* The same, and defers the chunk, so that the lane starts it again on its path. */
+void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why);
+
 /* ---- for lanes ---- */
 
 /* If the chunk's request was cancelled or is past its deadline, asks the storage to cancel the
@@ -91,6 +96,7 @@ struct pst_copyq {
 	/* Next copy queue on the list lane->given, until the lane adopts this one. */
 	struct pst_copyq *link;
 	struct penstock_device *dev;
+	bool within; /* for copies within the device's memory (struct pst_rect) */
 	struct pst_copier *copier;
 	/* Positions in the circular array `waits`: of its oldest entry, and after its newest
 	 * entry. */
@@ -115,6 +121,8 @@ void pst_copyqs_adopt(struct pst_lane *lane);
 /* Returns the lane's copy queue on a device, and opens it if there is none. Returns NULL on an
  * error, with the reason in lane->open_err. */
 struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev);
+/* The same for the copy queue of copies within the device's memory. */
+struct pst_copyq *pst_copyq_within(struct pst_lane *lane, struct penstock_device *dev);
 
 /* Processes completed copies and returns their count. PST_REAP_RECORD also records a ticket for the
  * copies that have none, unless they are few bytes and older copies are not done. PST_REAP_LOOK

@@ -89,7 +89,8 @@ struct pst_lane {
 	_Atomic unsigned requests;
 	/* Copy queues that other threads have opened for this lane. */
 	_Atomic(struct pst_copyq *) given;
-	struct pst_copyq *copyqs[PST_DEVICES_MAX];
+	/* one for each device, and one for copies within the memory of the lane's device */
+	struct pst_copyq *copyqs[PST_DEVICES_MAX + 1];
 	unsigned copyq_count;
 	/* Storage of the mixed request for which the lane makes long calls of the device's driver;
 	 * NULL if it makes none. The request's other lanes pass their copies to this lane, because

@@ -642,17 +642,18 @@ static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 
 /* ---- the watched stages of a lane ---- */
 
-/* Returns whether lanes may start the request. If it is early, they may do so before its stream
- * reaches it, but only if its stage has room for all of its bytes: otherwise chunks would wait for
- * the stream, which may wait for other requests, and would keep these from starting. */
+/* Returns whether lanes may start the request. Lanes may start an early request before its stream
+ * reaches it, but only if its stage has room for all of its bytes. Otherwise its chunks would wait
+ * for the stream and block other requests, for which the stream may be waiting. */
 static bool stage_may_start(const struct pst_stage *stage)
 {
 	return pst_stage_arrived(stage) ||
 	       (stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces);
 }
 
-/* Starts, fails or finishes one request that the lane watches, if it is time. Returns whether the
- * lane shall drop the request. Adds 1 to *did if the request has started or failed. */
+/* Starts, fails or finishes one request that the lane watches, if the request is ready for that.
+ * Returns whether the lane shall drop the request. Adds 1 to *did if the request has started or
+ * failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
 		       int *did)
 {

@@ -405,6 +405,8 @@ static void report_path(const struct pst_request *req, const struct pst_route *r
 		row->why = state->usable ? path_why_unused(req, route, i, found) : state->err.why;
 		row->text = state->usable ? "" : state->err.text;
 	}
+	if (!row->text[0] && row->why == PENSTOCK_WHY_NONE && route)
+		row->text = route->paths[i].facts.note;
 	if (!row->text[0])
 		row->text = penstock_why_text(row->why);
 }

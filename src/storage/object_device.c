@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements object_device.h by the function tables of devices. The functions run on the threads of
+ * lanes, except order_writes, which runs on the thread that releases a window.
+ */
+#include "storage/object_device.h"
+
+#include "core/ops.h"
+
+static int device_alloc(struct penstock_device *dev, size_t len, void **out)
+{
+	struct pst_err err;
+
+	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int device_free(struct penstock_device *dev, void *ptr)
+{
+	struct pst_err err;
+
+	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int device_export(struct penstock_device *dev, void *ptr, size_t len,
+			 struct penstock_export *out)
+{
+	struct pst_err err;
+
+	return dev->ops->export_memory(dev, ptr, len, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int device_dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd,
+			  uint64_t *off)
+{
+	struct pst_err err;
+
+	if (!dev->ops->dma_buf)
+		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s has no dma-buf", dev->name);
+	return dev->ops->dma_buf(dev, ptr, len, fd, off, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int device_order_writes(struct penstock_device *dev)
+{
+	struct pst_err err;
+
+	return dev->ops->order_writes && dev->ops->order_writes(dev, &err) ? pst_err_publish(&err)
+									   : 0;
+}
+
+const struct pst_wire_devices pst_object_device_table = {
+	.alloc = device_alloc,
+	.free = device_free,
+	.export_memory = device_export,
+	.dma_buf = device_dma_buf,
+	.order_writes = device_order_writes,
+};
