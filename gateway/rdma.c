@@ -141,6 +141,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.rate_min = o->rate_min ? o->rate_min : 1;
 	opts.require_encryption = o->encrypt;
 	opts.transports = o->transports;
+	opts.networks = o->networks;
 	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
 		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
 		pthread_cond_destroy(&rdma->prepared);

@@ -16,6 +16,7 @@
 struct gw_rdma;
 
 struct gw_rdma_options {
+	const char *networks;	/* of clients with several network cards; NULL: none */
 	const char *transports; /* names of the accepted transports; NULL for all */
 	/* GPU through which windows in memory of GPUs are accessed; NULL for none */
 	const char *device;
