@@ -25,6 +25,7 @@ enum option_code {
 	RDMA,
 	ADDRESS,
 	DEVICE,
+	RDMA_NETWORKS,
 	BUCKETS,
 	METRICS,
 	ROLE,
@@ -114,9 +115,11 @@ static bool parse_role(struct pl_options *o)
 /* Handles an option whose value is stored as text. Returns false if `c` is another option. */
 static bool text_option(int c, struct pl_options *o)
 {
-	const char **texts[] = {[LISTEN - LISTEN] = &o->listen,	  [RDMA - LISTEN] = &o->transports,
-				[ADDRESS - LISTEN] = &o->address, [DEVICE - LISTEN] = &o->device,
-				[BUCKETS - LISTEN] = &o->buckets, [METRICS - LISTEN] = &o->metrics};
+	const char **texts[] = {
+		[LISTEN - LISTEN] = &o->listen,		 [RDMA - LISTEN] = &o->transports,
+		[ADDRESS - LISTEN] = &o->address,	 [DEVICE - LISTEN] = &o->device,
+		[RDMA_NETWORKS - LISTEN] = &o->networks, [BUCKETS - LISTEN] = &o->buckets,
+		[METRICS - LISTEN] = &o->metrics};
 
 	if (c < LISTEN || c > METRICS)
 		return false;
@@ -169,6 +172,7 @@ static int plane_parse(int argc, char **argv, struct plane_args *a)
 		{"rdma", required_argument, NULL, RDMA},
 		{"address", required_argument, NULL, ADDRESS},
 		{"device", required_argument, NULL, DEVICE},
+		{"rdma-networks", required_argument, NULL, RDMA_NETWORKS},
 		{"server-users", required_argument, NULL, SERVER_USERS},
 		{"require-encryption", no_argument, NULL, ENCRYPT},
 		{"metrics", required_argument, NULL, METRICS},
@@ -258,7 +262,9 @@ const struct command cmd_plane = {
 		"  --buckets LIST         buckets that clients may use (default: all)\n"
 		"  --read-only            refuse to write objects\n"
 		"  --rdma LIST            shm1, rc1, tcp1, ofi1 (default: all but ofi1)\n"
-		"  --address ADDRESS      address of this host at which servers reach the plane\n"
+		"  --address LIST         addresses of this host at which servers reach the plane\n"
+		"  --rdma-networks LIST   networks of clients with several network cards, such\n"
+		"                         as 10.1.0.0/16\n"
 		"  --device NAME          GPU for windows in GPU memory, such as cuda:0\n"
 		"  --server-users LIST    users whose servers may open windows by shm1\n"
 		"  --require-encryption   use only transports that encrypt or stay on the host\n"

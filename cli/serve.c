@@ -32,6 +32,7 @@ enum option_code {
 	ACCESS_LOG,
 	RDMA,
 	DEVICE,
+	RDMA_NETWORKS,
 	UPSTREAM,
 	NO_MD5,
 	THREADS,
@@ -86,6 +87,7 @@ static bool text_option(int c, struct gw_options *o)
 				[ACCESS_LOG - ROOT] = &o->access_log,
 				[RDMA - ROOT] = &o->rdma,
 				[DEVICE - ROOT] = &o->device,
+				[RDMA_NETWORKS - ROOT] = &o->rdma_networks,
 				[UPSTREAM - ROOT] = &o->upstream};
 
 	if (c < ROOT || c > UPSTREAM)
@@ -144,6 +146,7 @@ static int serve_parse(int argc, char **argv, struct serve_args *a)
 		{"access-log", required_argument, NULL, ACCESS_LOG},
 		{"rdma", required_argument, NULL, RDMA},
 		{"device", required_argument, NULL, DEVICE},
+		{"rdma-networks", required_argument, NULL, RDMA_NETWORKS},
 		{"no-md5", no_argument, NULL, NO_MD5},
 		{"threads", required_argument, NULL, THREADS},
 		{"connections", required_argument, NULL, CONNECTIONS},
@@ -285,6 +288,8 @@ const struct command cmd_serve = {
 		"  --access-log FILE      write a line of JSON for each request; -: stdout\n"
 		"  --rdma LIST            transports of S3 over RDMA: shm1, rc1, tcp1, ofi1,\n"
 		"                         hipobj-rc-v2, DC_V1 (default: the first three), or none\n"
+		"  --rdma-networks LIST   networks of clients with several network cards, such\n"
+		"                         as 10.1.0.0/16\n"
 		"  --device NAME          GPU for clients' windows in GPU memory, such as cuda:0\n"
 		"  --no-md5               don't compute MD5: ETags are random\n"
 		"  --threads N            threads that serve connections\n"

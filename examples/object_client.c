@@ -89,7 +89,7 @@ static const char *move(struct penstock_object_buffer *buffer, enum penstock_op 
 {
 	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
 	struct penstock_object_verdict verdict = PENSTOCK_OBJECT_VERDICT_INIT;
-	struct penstock_object_window_info info = {sizeof(info), NULL, NULL, 0, 0};
+	struct penstock_object_window_info info = {sizeof(info), NULL, NULL, 0, 0, NULL, NULL};
 	const char *method = op == PENSTOCK_READ ? "GET" : "PUT", *how = NULL;
 	char *mem = (char *)penstock_object_ptr(buffer) + off;
 	struct penstock_object_window *window;

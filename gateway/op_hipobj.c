@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the requests of hipobj-rc-v2, see op_hipobj.h. */
+/* Handles the requests of protocol hipobj-rc-v2: see op_hipobj.h. */
 #include "op_hipobj.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static void put_protocol(struct gw_request *req)
 	gw_header_add(req, PST_HIPOBJ_H_PROTOCOL, PST_HIPOBJ);
 }
 
-/* Fills the reply that lets clients use HTTP. */
+/* Fills the reply with the status that makes a client use HTTP instead. */
 static void unsupported(struct gw_request *req)
 {
 	gw_fail(req, GW_NotImplemented, "This gateway does not serve hipobj-rc-v2.");
@@ -31,14 +31,16 @@ static void unsupported(struct gw_request *req)
 
 bool gw_hipobj_check(struct gw_request *req)
 {
-	/* With an upstream, the bytes pass through a ring, but a session needs all of them. */
+	/* With an upstream, the bytes pass through a ring. A session needs memory for all of them,
+	 * so there are no sessions then. */
 	if (!req->server->upstream && gw_rdma_pairs(req->server->rdma))
 		return true;
 	unsupported(req);
 	return false;
 }
 
-/* Fills the reply for an error of a message or of penstock_object_prepare. */
+/* Fills the reply with the error for a malformed message or for a failed
+ * penstock_object_prepare. */
 static void message_fail(struct gw_request *req, int code)
 {
 	struct gw_metrics *metrics = &req->server->metrics;
@@ -66,7 +68,8 @@ static void message_fail(struct gw_request *req, int code)
 
 /* ---- PREPARE ---- */
 
-/* Checks that the access key may do what the session is for. The READY is checked again. */
+/* Checks that the access key may make the request that the session prepares. The READY is checked
+ * again. */
 static bool target_check(struct gw_request *req, const struct pst_hipobj_prepare *prepare)
 {
 	bool stores = prepare->op == PENSTOCK_WRITE;
@@ -80,7 +83,7 @@ static bool target_check(struct gw_request *req, const struct pst_hipobj_prepare
 	return gw_fail(req, GW_AccessDenied, NULL) == 0;
 }
 
-/* Fills the reply with what the client needs to connect. */
+/* Fills the reply with the numbers that the client needs to connect. */
 static void prepare_reply(struct gw_request *req, const struct penstock_object_pairing *pairing,
 			  const char *id)
 {
@@ -141,7 +144,8 @@ void gw_op_prepare(struct gw_request *req)
 
 /* ---- READY ---- */
 
-/* Finds the session of a request of its owner. Returns NULL after it has filled the reply. */
+/* Finds the session that a READY names, among those of its access key. Returns NULL after it has
+ * filled the reply. */
 static struct gw_session *session_find(struct gw_request *req, const struct pst_hipobj_ready *ready)
 {
 	struct gw_session *session =
@@ -149,21 +153,21 @@ static struct gw_session *session_find(struct gw_request *req, const struct pst_
 
 	if (session && session->cookie == ready->cookie)
 		return session;
-	/* After a wrong cookie, the session has ended, so that none can be guessed. The answer does
-	 * not tell whether another access key has such a session. */
+	/* A wrong cookie ends the session, so that a cookie cannot be guessed. The reply does not
+	 * reveal whether another access key has a session with this ID. */
 	gw_session_free(session);
 	gw_fail(req, GW_NoSuchRDMASession, NULL);
 	put_protocol(req);
 	return NULL;
 }
 
-/* Gives the request the headers of a GET or PUT. The signature has been checked with those that the
- * client has sent. */
+/* Gives the READY the headers of the GET or PUT that it stands for. The signature was checked with
+ * the headers that the client has sent. */
 static bool headers_change(struct gw_request *req)
 {
 	const struct gw_session *s = req->session;
 
-	/* The hash is that of the empty body of the READY. */
+	/* x-amz-content-sha256 of the READY is the hash of its empty body, not of the object. */
 	if (!gw_http_header_set(req->http, "x-amz-content-sha256", PST_SIGV4_UNSIGNED) ||
 	    !gw_http_header_set(req->http, "content-length", "0"))
 		return false;
@@ -185,7 +189,7 @@ bool gw_hipobj_begin(struct gw_request *req)
 		message_fail(req, ret);
 		return false;
 	}
-	/* The session stays, so that the client can repeat the READY. */
+	/* The session is kept, so that the client can repeat the READY. */
 	if (!gw_rdma_enter(req)) {
 		message_fail(req, -EAGAIN);
 		return false;
@@ -193,7 +197,7 @@ bool gw_hipobj_begin(struct gw_request *req)
 	session = session_find(req, &ready);
 	if (!session)
 		return false;
-	/* From here on, the session ends with the request. */
+	/* From now on, the session ends when the request ends. */
 	req->session = session;
 	req->remote = session->remote;
 	session->remote = NULL;
@@ -218,7 +222,7 @@ void gw_hipobj_end(struct gw_request *req)
 	put_protocol(req);
 	if (req->failed || reply->status / 100 != 2)
 		return;
-	/* A range is a whole transfer. */
+	/* The transfer of a range is complete in itself, so the status is 200 and not 206. */
 	reply->status = 200;
 	snprintf(cookie, sizeof(cookie), "%08x", req->session->cookie);
 	gw_header_add(req, PST_HIPOBJ_H_COOKIE, cookie);
@@ -229,7 +233,7 @@ void gw_hipobj_end(struct gw_request *req)
 
 void gw_op_ready(struct gw_request *req)
 {
-	/* gw_hipobj_begin has chosen another operation. */
+	/* Not called: gw_hipobj_begin has replaced the operation by a GET or PUT. */
 	gw_fail(req, GW_InternalError, NULL);
 }
 
@@ -245,7 +249,7 @@ void gw_op_cancel(struct gw_request *req)
 		message_fail(req, ret);
 		return;
 	}
-	/* A session that has ended is no error. */
+	/* If the session has already ended, the CANCEL succeeds. */
 	gw_session_free(gw_rdma_session(req->server->rdma, cancel.session, req->identity->name));
 	gw_reply_empty(req, 200);
 	put_protocol(req);

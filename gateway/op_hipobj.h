@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The requests of hipobj-rc-v2 (s3/hipobj.h): POST /.hipobj-rc/prepare, ready and cancel. A PREPARE
- * opens a session. Its READY becomes the GET or PUT that the PREPARE has named: it goes through the
- * same checks and the same operation, and the session's window stands for the body. A session can
- * be used only by the access key that has opened it, once. Called by front.c and through route.c.
+ * Handles the requests of protocol hipobj-rc-v2 (s3/hipobj.h): POST /.hipobj-rc/prepare, ready and
+ * cancel. A PREPARE opens a session. The READY of the session then becomes the GET or PUT that the
+ * PREPARE has named. It passes the same checks and runs the same operation, but its bytes are in
+ * the session's window instead of a body. A session can be used only once, and only by the access
+ * key that has opened it. Called by front.c and through the table in route.c.
  */
 #ifndef GW_OP_HIPOBJ_H
 #define GW_OP_HIPOBJ_H
 
 #include "request.h"
 
-/* Returns whether the gateway takes such requests. Otherwise fills the reply, which tells clients
- * to use HTTP. */
+/* Returns whether the gateway serves such requests. If not, fills the reply, which makes clients
+ * use HTTP. */
 bool gw_hipobj_check(struct gw_request *req);
-/* Turns an authenticated READY into the request of its session. Returns false after it has filled
- * the reply. */
+/* Turns an authenticated READY into the GET or PUT of its session. On an error, fills the reply and
+ * returns false. */
 bool gw_hipobj_begin(struct gw_request *req);
-/* Adds the protocol's headers to the reply to a READY. */
+/* Adds the headers of the protocol to the reply to a READY. */
 void gw_hipobj_end(struct gw_request *req);
 
 void gw_op_prepare(struct gw_request *req);

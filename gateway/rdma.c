@@ -38,7 +38,9 @@ struct moved {
 /* A move that a thread waits for. */
 struct ticket {
 	struct ticket *next;
-	bool counted; /* whether it is one of `active`; a session is counted as a whole */
+	/* whether the move counts in `active`; the moves of a session do not, because the session
+	 * does */
+	bool counted;
 	sem_t done;
 	struct moved moved;
 };
@@ -48,7 +50,7 @@ struct gw_rdma {
 	bool running;
 	/* device that accesses windows in memory of GPUs; NULL for none */
 	struct penstock_device *device;
-	int stop; /* eventfd */
+	int stop; /* eventfd that ends the thread */
 	unsigned active_max;
 	bool pairs; /* whether the transports include hipobj-rc-v2 */
 	struct gw_sessions *sessions;
@@ -59,7 +61,7 @@ struct gw_rdma {
 	pthread_mutex_t lock;		       /* protects the members below */
 	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
 	struct ticket *tickets;		       /* moves that are not complete */
-	unsigned active;	 /* moves that are counted, and sessions that are carried out */
+	unsigned active;	 /* number of counted moves, and of sessions in progress */
 	unsigned preparing;	 /* calls of penstock_object_prepare in progress */
 	pthread_cond_t prepared; /* signalled when `preparing` becomes 0 */
 };
@@ -139,6 +141,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.rate_min = o->rate_min ? o->rate_min : 1;
 	opts.require_encryption = o->encrypt;
 	opts.transports = o->transports;
+	opts.networks = o->networks;
 	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
 		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
 		pthread_cond_destroy(&rdma->prepared);
@@ -221,7 +224,7 @@ int gw_rdma_prepare(struct gw_request *req, const char *token,
 	int ret;
 
 	peer.address = req->http->remote;
-	/* Without the lock, because the network card takes its time. */
+	/* The lock is not held during the call, because the network card may be slow. */
 	pthread_mutex_lock(&rdma->lock);
 	server = rdma->server;
 	rdma->preparing += server != NULL;
@@ -393,13 +396,14 @@ void gw_rdma_decline(struct gw_request *req, int code)
 	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
 }
 
-/* Writes the range of a session. There is no body to fall back on. */
+/* Moves the range of a session to the client. If that fails, the request fails, because a READY has
+ * no body. */
 static enum gw_rdma_sent session_send(struct gw_request *req, const struct penstock_object_seg *seg,
 				      bool ranged)
 {
 	int64_t moved;
 
-	/* The object has become shorter than the range. */
+	/* The object has become shorter since the PREPARE. */
 	if (seg->len != gw_rdma_window_length(req)) {
 		gw_fail(req, GW_InvalidRange, NULL);
 		return GW_RDMA_FAILED;
@@ -510,7 +514,7 @@ bool gw_rdma_receive(struct gw_request *req)
 	struct penstock_object_seg seg = {.len = 0};
 	struct gw_body *body = &req->body;
 
-	/* The session of a GET has a window, too, which gets the object. */
+	/* For a GET, the window receives the object later. */
 	if (!req->remote || req->op->body != GW_BODY_FILE)
 		return true;
 	if (!gw_rdma_length(req))

@@ -16,6 +16,7 @@
 struct gw_rdma;
 
 struct gw_rdma_options {
+	const char *networks;	/* of clients with several network cards; NULL: none */
 	const char *transports; /* names of the accepted transports; NULL for all */
 	/* GPU through which windows in memory of GPUs are accessed; NULL for none */
 	const char *device;
@@ -38,16 +39,17 @@ void gw_rdma_close(struct gw_rdma *rdma);
 
 /* Returns whether the transports include hipobj-rc-v2. NULL is allowed. */
 bool gw_rdma_pairs(const struct gw_rdma *rdma);
-/* Opens a session for a PREPARE with a token. `session` has the members of the client; the session
- * is kept if the result is 0, and `id` receives its ID. Returns 0 or a negative errno of
+/* Opens a session for a PREPARE. `token` and `pairing` contain the client's values. If the result
+ * is 0, the session is kept, and `id` receives its ID. Otherwise returns the negative errno of
  * penstock_object_prepare. */
 int gw_rdma_prepare(struct gw_request *req, const char *token,
 		    struct penstock_object_pairing *pairing, struct gw_session *session,
 		    char id[GW_SESSION_ID]);
-/* Takes the session of an access key away; NULL if there is none. The caller frees it. */
+/* Takes a session of an access key off the table. Returns NULL if there is none. The caller frees
+ * it. */
 struct gw_session *gw_rdma_session(struct gw_rdma *rdma, const char *id, const char *owner);
-/* Counts the request of a session as a move, until gw_rdma_leave. Returns false if there are too
- * many moves. */
+/* Counts the request of a session as a move until gw_rdma_leave is called. Returns false if too
+ * many moves are in progress. */
 bool gw_rdma_enter(struct gw_request *req);
 void gw_rdma_leave(struct gw_request *req);
 

@@ -210,6 +210,7 @@ static int gateway_start(struct gateway *g)
 		/* Half of the workers may wait for RDMA. */
 		const struct gw_rdma_options rdma = {
 			.transports = o->rdma,
+			.networks = o->rdma_networks,
 			.device = o->device,
 			.moves_max = o->upstream      ? gw_upstream_windows_max(server->upstream)
 				     : o->threads > 1 ? o->threads / 2

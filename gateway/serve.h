@@ -24,6 +24,7 @@ struct gw_options {
 	const char *access_log; /* file; "-" is standard output; NULL for none */
 	/* transports of RDMA, separated by commas; "none"; NULL for all */
 	const char *rdma;
+	const char *rdma_networks; /* see struct gw_rdma_options */
 	/* GPU through which the windows in memory of GPUs are accessed; NULL for none */
 	const char *device;
 	bool no_md5;

@@ -70,7 +70,7 @@ void gw_session_free(struct gw_session *session)
 	free(session);
 }
 
-/* Lets the timer expire when the time of the oldest session is over, with the lock. */
+/* Sets the timer to the time at which the oldest session ends. The caller holds the lock. */
 static void timer_set(struct gw_sessions *sessions)
 {
 	struct itimerspec when = {.it_value = {0, 0}};
@@ -82,7 +82,7 @@ static void timer_set(struct gw_sessions *sessions)
 	timerfd_settime(sessions->timer, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* Takes a session off the list, with the lock. */
+/* Takes a session off the list. The caller holds the lock. */
 static struct gw_session *unlink_at(struct gw_sessions *sessions, struct gw_session **at)
 {
 	struct gw_session *session = *at;
@@ -138,7 +138,8 @@ struct gw_session *gw_sessions_take(struct gw_sessions *sessions, const char *id
 	return found;
 }
 
-/* Takes away the oldest session if it is due, or in any case. */
+/* Takes the oldest session off the list if its time is over, or in any case if `any` is true.
+ * Returns NULL if there is none. */
 static struct gw_session *oldest_take(struct gw_sessions *sessions, bool any)
 {
 	struct gw_session *session = NULL;
@@ -163,7 +164,7 @@ void gw_sessions_expire(struct gw_sessions *sessions)
 {
 	uint64_t times;
 
-	/* EAGAIN: a change of the timer has cleared it. */
+	/* EAGAIN: the timer was set again, which has cleared its expiration */
 	if (read(sessions->timer, &times, sizeof(times)) < 0)
 		times = 0;
 	oldest_end(sessions, false);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions of hipobj-rc-v2: what a client has prepared (PREPARE) and not yet begun (READY). Each
- * belongs to the access key that has opened it, and ends after GW_SESSION_MS. They are bounded in
- * number, in total and for each access key. Called by rdma.c.
+ * Sessions of protocol hipobj-rc-v2. A PREPARE of a client opens a session, and its READY takes the
+ * session off the table. Each session belongs to the access key that has opened it, and ends after
+ * GW_SESSION_MS. The number of sessions is limited, in total and for each access key. Called by
+ * rdma.c.
  */
 #ifndef GW_SESSION_H
 #define GW_SESSION_H
@@ -13,44 +14,46 @@
 #include "penstock_object.h"
 
 #define GW_SESSION_ID 33     /* length of an ID with its NUL */
-#define GW_SESSION_MS 10000  /* longest time between PREPARE and READY */
-#define GW_SESSIONS_MAX 256  /* most sessions */
-#define GW_SESSIONS_OWNER 64 /* most sessions of an access key */
+#define GW_SESSION_MS 10000  /* maximum time in ms between PREPARE and READY */
+#define GW_SESSIONS_MAX 256  /* maximum number of sessions */
+#define GW_SESSIONS_OWNER 64 /* maximum number of sessions of one access key */
 
 struct gw_sessions;
 
-/* A session. The strings belong to it. */
+/* A session, which owns its strings. */
 struct gw_session {
 	struct gw_session *next;
 	char id[GW_SESSION_ID];
-	char *owner;  /* access key */
-	char *target; /* path and query of the object, as on the wire */
+	char *owner;  /* name of the access key */
+	char *target; /* path and query of the object as they were sent */
 	enum penstock_op op;
 	uint64_t offset, len;
 	uint32_t cookie;
-	struct penstock_object_remote *remote; /* NULL if somebody else has it */
+	/* the remote window; NULL if another function has taken it over */
+	struct penstock_object_remote *remote;
 	uint64_t due_ms;
 };
 
 struct gw_sessions *gw_sessions_open(void);
-/* Ends all sessions. NULL is allowed. */
+/* Ends all sessions and frees the table. NULL is allowed. */
 void gw_sessions_close(struct gw_sessions *sessions);
-/* Ends all sessions, and refuses further ones. */
+/* Ends all sessions. After this call no session can be added. */
 void gw_sessions_stop(struct gw_sessions *sessions);
-/* Returns a descriptor that is readable when the time of a session is over. gw_sessions_expire then
- * ends it. */
+/* Returns a descriptor that is readable when the time of a session is over. The caller then calls
+ * gw_sessions_expire, which ends the session. */
 int gw_sessions_fd(const struct gw_sessions *sessions);
 void gw_sessions_expire(struct gw_sessions *sessions);
 
-/* Makes a session without an ID. Returns NULL if there is no memory. */
+/* Allocates a session without an ID. Returns NULL if there is no memory. */
 struct gw_session *gw_session_make(const char *owner, const char *target);
 void gw_session_free(struct gw_session *session);
-/* Gives a session an ID and keeps it. Returns 0, or -EAGAIN if there are too many; the caller then
- * frees it. The session may be gone when the function returns, but `id` has its ID. */
+/* Gives a session an ID and adds it to the table. Returns -EAGAIN if there are too many sessions;
+ * the caller then frees the session. Otherwise returns 0. Another thread may already have ended the
+ * session at that time, so the caller must not use it; `id` contains its ID. */
 int gw_sessions_add(struct gw_sessions *sessions, struct gw_session *session,
 		    char id[GW_SESSION_ID]);
-/* Takes the session of an owner away. The caller frees it. Returns NULL if this owner has no such
- * session. */
+/* Takes a session of an access key off the table. The caller frees it. Returns NULL if this access
+ * key has no such session. */
 struct gw_session *gw_sessions_take(struct gw_sessions *sessions, const char *id,
 				    const char *owner);
 

@@ -78,7 +78,9 @@ struct penstock_object_client_opts {
 	const char *transports;
 	/* Numeric address at which servers reach this client, without a port. Take the local
 	 * address of the HTTP connection. For rc1, hipobj-rc-v2 and DC_V1, an RDMA network card
-	 * must have it. shm1 does not use it.
+	 * must have it. shm1 does not use it. Up to 8 addresses, separated by commas, stand for
+	 * several network cards. A window then gets the card that is nearest to its memory among
+	 * those that have a link and have not failed in the last 10 s.
 	 * NULL: 127.0.0.1, and none of these three */
 	const char *address;
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
@@ -233,6 +235,9 @@ struct penstock_object_window_info {
 	const char *token;     /* value of the header x-amz-rdma-token; "" with a plane */
 	int encrypted;	       /* 1: the transport encrypts the bytes */
 	int on_host;	       /* 1: the bytes do not leave the host */
+	/* Address of the window's network card, if the client has several addresses; or "" */
+	const char *address;
+	const char *why; /* why the window does not have its nearest card; or "" */
 };
 
 /*
@@ -563,8 +568,8 @@ struct penstock_object_server_opts {
 	 * not complete timeout_ms plus its length divided by this rate after the call that queued
 	 * it, even if it makes progress. */
 	unsigned rate_min;
-	/* Path of the socket of a plane. The plane then chooses transports, channels, times and
-	 * device, and these options must have their defaults. NULL: no plane */
+	/* Path of the socket of a plane. The plane then chooses transports, channels, times,
+	 * device and networks, and these options must have their defaults. NULL: no plane */
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
@@ -572,11 +577,15 @@ struct penstock_object_server_opts {
 	 * bytes of its transfer. 0: 256 MiB */
 	uint64_t staging_max;
 	uint64_t dc_key; /* as in struct penstock_object_client_opts */
+	/* Networks of clients with several network cards, such as "10.1.0.0/16,fd00:7::/32", at
+	 * most 16. A token may name an address of these networks, and not only the address of its
+	 * sender. NULL: none */
+	const char *networks;
 };
 #define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                           \
 	{                                                                                          \
 		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0, NULL, 0, 0, \
-			0                                                                          \
+			0, NULL                                                                    \
 	}
 
 /*
@@ -635,8 +644,9 @@ PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *serv
 struct penstock_object_peer {
 	size_t size;
 	/* Numeric address of the HTTP client. All transports but shm1 connect to this address
-	 * only, so that a token cannot make the server connect to another host. NULL: loopback
-	 * addresses only */
+	 * only, or to one in `networks` of the server, so that a token cannot make the server
+	 * connect to another host. All loopback addresses count as one. NULL: loopback addresses
+	 * only */
 	const char *address;
 	/* 1: the owner of a window of shm1 must be the user `user` */
 	int has_user;

@@ -30,7 +30,7 @@ struct pl_options {
 	const char *buckets;
 	bool read_only;
 	/* options for the tenants' clients and servers, see penstock_object.h */
-	const char *transports, *address, *device;
+	const char *transports, *address, *device, *networks;
 	bool require_encryption;
 	const unsigned *server_users;
 	unsigned server_user_count;

@@ -47,6 +47,7 @@ static int open_server(struct pl_tenant *tenant, const struct pst_plane_hello *h
 	s->moves = calloc(o->in_flight_max, sizeof(*s->moves));
 	opts.transports = o->transports;
 	opts.channels = o->channels;
+	opts.networks = o->networks;
 	opts.moves = o->in_flight_max;
 	opts.device = tenant->plane->device;
 	opts.require_encryption = o->require_encryption || hello->require_encryption;

@@ -17,7 +17,7 @@
 #include "storage/object_request.h"
 
 #define READ_MAX (4u << 20)
-#define SLOW_S 3 /* longest wait for a connection */
+#define SLOW_S 3 /* maximum time in s to connect */
 
 __attribute__((format(printf, 4, 5))) static void
 store_fail(struct pst_check_store *s, enum pst_store_step step, int code, const char *fmt, ...)
@@ -31,8 +31,8 @@ store_fail(struct pst_check_store *s, enum pst_store_step step, int code, const 
 	va_end(args);
 }
 
-/* Writes the URL of the first request. An address of a server without a path becomes a bucket whose
- * name no one uses. */
+/* Writes the URL of the first request. If the target is a server without a path, the URL gets a
+ * bucket name that nobody uses. */
 static bool url_write(const char *target, char *out, size_t out_len)
 {
 	const char *host = strstr(target, "://");
@@ -89,8 +89,8 @@ static void place_describe(const struct pst_object_place *place, struct pst_chec
 			 place->settings.source, place->settings.region);
 }
 
-/* Asks for the object or the bucket. A presigned URL is valid for GET only, so its first byte is
- * asked for. */
+/* Requests the object or the bucket. For a presigned URL, requests the first byte, because the URL
+ * is valid only for GET. */
 static int store_ask(struct pst_object_place *place, struct pst_check_store *s, struct pst_err *err)
 {
 	struct pst_object_call call;
@@ -118,13 +118,13 @@ static int store_ask(struct pst_object_place *place, struct pst_check_store *s, 
 	return ret;
 }
 
-/* Takes from the report of a read what carried the bytes. */
+/* Stores which path and engine carried the bytes of a read, as its report says. */
 static void read_describe(const struct pst_object_place *place,
 			  const struct penstock_report *report, struct pst_check_store *s)
 {
 	s->bytes = report->bytes;
 	s->read_ms = (double)(report->end_ns - report->start_ns) / 1e6;
-	/* The copy from the window to the host memory of this test does not count. */
+	/* Copies from the window to this test's memory do not count. */
 	s->by_cpu = report->cpu_copied > report->bytes;
 	snprintf(s->engine, sizeof(s->engine), "%s", report->engine);
 	for (unsigned i = 0; i < report->path_count; i++) {
@@ -136,7 +136,7 @@ static void read_describe(const struct pst_object_place *place,
 		if (row->text && row->why)
 			snprintf(s->why_rdma, sizeof(s->why_rdma), "%s", row->text);
 	}
-	/* Without the option, only a server on this host is asked. */
+	/* Without the URL option `rdma`, only servers on this host get tokens. */
 	s->rdma_not_asked = !s->by_rdma && place->url.rdma == PST_OBJECT_RDMA_AUTO &&
 			    strstr(s->why_rdma, "another host");
 }

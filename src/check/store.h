@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What test requests to an object store have shown. The gates in gates_endpoint.c report it. The
- * requests read at most STORE_READ_MAX bytes and change nothing. A text must never contain a secret
- * or the query of a presigned URL.
+ * The results of test requests to an object store, which gates_endpoint.c reports. The requests
+ * read at most STORE_READ_MAX bytes and change nothing. A text must never contain a secret or the
+ * query of a presigned URL.
  */
 #ifndef PST_CHECK_STORE_H
 #define PST_CHECK_STORE_H
@@ -12,9 +12,9 @@
 
 #include "penstock.h"
 
-#define PST_STORE_ANSWER_S 5 /* longest wait for the answer to the first request */
+#define PST_STORE_ANSWER_S 5 /* maximum time in s to wait for the first response */
 
-/* The steps of the test, each of which needs those before it. */
+/* The steps of the test. Each step needs all earlier ones. */
 enum pst_store_step {
 	PST_STORE_URL,	  /* the URL is valid */
 	PST_STORE_KEYS,	  /* there are keys, or none are needed */
@@ -26,23 +26,25 @@ enum pst_store_step {
 };
 
 struct pst_check_store {
-	/* Step that failed, with the code -errno and a sentence; PST_STORE_DONE: none. */
+	/* Step that failed, with its -errno and a sentence. PST_STORE_DONE if no step failed. */
 	enum pst_store_step failed;
 	int code;
 	char text[PENSTOCK_TEXT_MAX];
 	char server[280]; /* "https://host:port" */
 	unsigned port;
 	bool tls, insecure;
-	char keys[160];	 /* where the keys are from */
-	unsigned status; /* of the first response */
+	char keys[160];	 /* source of the access keys */
+	unsigned status; /* status of the first response */
 	double answer_ms;
 	bool names_object;
-	/* The read: its length, duration, and what carried it. */
+	/* Results of the read: length, duration, and name of the engine. */
 	uint64_t bytes;
 	double read_ms;
 	char engine[32];
-	bool by_rdma, by_cpu; /* through a window; a CPU copied the bytes into it */
-	/* Why not through a window, and whether the server was not asked. */
+	/* by_rdma: the bytes moved through a window; by_cpu: a CPU copied them into it */
+	bool by_rdma, by_cpu;
+	/* Reason why the bytes did not move through a window, and whether the server got no
+	 * token. */
 	char why_rdma[PENSTOCK_TEXT_MAX];
 	bool rdma_not_asked;
 };

@@ -18,29 +18,59 @@
 #include "wire/client.h"
 #include "wire/exchange.h"
 
+/* An entry of a ring, the first member of its object. */
+struct entry {
+	struct entry *next, *before;
+};
+
 struct penstock_object_client {
 	struct pst_wire_client *wire; /* NULL if the client has a plane */
 	/* connection to the plane; NULL if the client has none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	unsigned generation; /* fork generation of the process that opened the client */
+	unsigned generation;	       /* fork generation of the process that opened the client */
+	pthread_mutex_t lock;	       /* protects the lists; no other lock is taken inside it */
+	struct entry buffers, windows; /* what the caller has not closed; the heads of two rings */
 };
 
 /* `plane` is set if the client has a plane, otherwise `wire`. */
 struct penstock_object_buffer {
+	struct entry entry;
 	struct penstock_object_client *client;
 	struct pst_wire_buffer *wire;
 	struct pst_plane_buffer *plane;
 };
 
 struct penstock_object_window {
+	struct entry entry;
 	struct penstock_object_buffer *buffer;
 	struct pst_object_target target; /* used if the client has no plane */
 	struct pst_plane_grant *plane;	 /* the window in the plane; NULL without a plane */
 	enum penstock_op op;
 	_Atomic bool busy; /* a request is in flight */
 };
+
+static void entry_add(struct penstock_object_client *client, struct entry *ring,
+		      struct entry *entry)
+{
+	pthread_mutex_lock(&client->lock);
+	entry->next = ring->next;
+	entry->before = ring;
+	ring->next->before = entry;
+	ring->next = entry;
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* Frees an object with the entry. */
+static void entry_free(struct penstock_object_client *client, struct entry *entry)
+{
+	pthread_mutex_lock(&client->lock);
+	entry->before->next = entry->next;
+	entry->next->before = entry->before;
+	pthread_mutex_unlock(&client->lock);
+	free(entry);
+}
 
 /* ---- the client ---- */
 
@@ -125,6 +155,9 @@ int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 		return pst_err_publish(&err);
 	}
 	client->generation = pst_fork_generation();
+	pthread_mutex_init(&client->lock, NULL);
+	client->buffers.next = client->buffers.before = &client->buffers;
+	client->windows.next = client->windows.before = &client->windows;
 	*out = client;
 	return 0;
 }
@@ -138,12 +171,27 @@ void penstock_object_client_close(struct penstock_object_client *client)
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
 	if (client->link) {
+		/* The plane sees the end of the connection, and releases the windows. */
 		pst_plane_link_close(client->link);
 	} else {
 		pst_object_requests_close(&client->requests);
 		pst_wire_client_close(client->wire);
 		pst_object_devices_close();
 	}
+	while (client->windows.next != &client->windows) {
+		struct penstock_object_window *window = (void *)client->windows.next;
+
+		free(window->plane);
+		entry_free(client, &window->entry);
+	}
+	while (client->buffers.next != &client->buffers) {
+		struct penstock_object_buffer *buffer = (void *)client->buffers.next;
+
+		if (buffer->plane)
+			pst_plane_buffer_free(buffer->plane);
+		entry_free(client, &buffer->entry);
+	}
+	pthread_mutex_destroy(&client->lock);
 	pst_ends_close(&client->ends);
 	free(client);
 }
@@ -175,6 +223,7 @@ static int buffer_open(struct penstock_object_client *client, struct penstock_de
 		free(buffer);
 		return pst_err_publish(&err);
 	}
+	entry_add(client, &client->buffers, &buffer->entry);
 	*out = buffer;
 	return 0;
 }
@@ -207,11 +256,13 @@ int pst_object_buffer_adopt(struct penstock_object_client *client, const struct 
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a buffer");
 	buffer->client = client;
 	ret = pst_wire_buffer_adopt(client->wire, &memory, &buffer->wire, err);
-	if (ret)
+	if (ret) {
 		free(buffer);
-	else
-		*out = buffer;
-	return ret;
+		return ret;
+	}
+	entry_add(client, &client->buffers, &buffer->entry);
+	*out = buffer;
+	return 0;
 }
 
 bool pst_object_buffer_is_cut(const struct penstock_object_buffer *buffer)
@@ -240,7 +291,7 @@ int penstock_object_unregister(struct penstock_object_buffer *buffer)
 			    : pst_wire_buffer_close(buffer->wire, &err);
 	if (ret)
 		return pst_err_publish(&err);
-	free(buffer);
+	entry_free(buffer->client, &buffer->entry);
 	return 0;
 }
 
@@ -254,6 +305,8 @@ static int window_open_wire(struct penstock_object_window *window, uint64_t off,
 	struct pst_object_target *target = &window->target;
 	int ret = pst_wire_window_open(wire, window->op, off, len, &target->grant, err);
 
+	target->buffer = wire;
+	target->off = off;
 	target->dev = pst_wire_buffer_device(wire);
 	target->mem = (unsigned char *)pst_wire_buffer_ptr(wire) + off;
 	target->len = len;
@@ -285,6 +338,7 @@ int penstock_object_window_open(struct penstock_object_buffer *buffer, enum pens
 		free(window);
 		return pst_err_publish(&err);
 	}
+	entry_add(buffer->client, &buffer->client->windows, &window->entry);
 	*out = window;
 	return 0;
 }
@@ -317,6 +371,7 @@ int penstock_object_window_get_info(const struct penstock_object_window *window,
 		found.token = "";
 		found.encrypted = window->plane->encrypted;
 		found.on_host = window->plane->on_host;
+		found.address = found.why = "";
 	} else if (has_no_token(window, &ret)) {
 		return ret;
 	} else {
@@ -441,7 +496,7 @@ int penstock_object_release(struct penstock_object_window *window)
 		ret = window->target.released;
 	if (ret == -EBUSY)
 		return pst_err_publish(&err);
-	free(window);
+	entry_free(window->buffer->client, &window->entry);
 	if (ret && !err.code)
 		return pst_fail_errno(NULL, ret, PENSTOCK_WHY_DEADLINE,
 				      "a request could not close the window to a server");

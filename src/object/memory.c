@@ -13,6 +13,7 @@
 #include "core/base/fork.h"
 #include "core/ops.h"
 #include "object/files.h"
+#include "object/nic.h"
 
 static int import_memory(struct penstock_device *dev, const struct penstock_export *exported,
 			 void **out, uint64_t *len)
@@ -53,6 +54,9 @@ static struct pst_wire_devices table = {
 	.order_writes = order_writes,
 	.file_io = pst_object_file_io,
 	.tidy = pst_object_files_tidy,
+	.nic_find = pst_nic_find,
+	.nic_distance = pst_nic_distance,
+	.nic_is_up = pst_nic_is_up,
 };
 
 /* Runs in a forked child. Another thread of the parent may have held the lock at the fork, and the

@@ -34,6 +34,14 @@ int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *d
 	return ret;
 }
 
+void pst_plane_buffer_free(struct pst_plane_buffer *buffer)
+{
+	/* A server may still access memory of a GPU, so it stays allocated. */
+	if (!atomic_load(&buffer->stuck))
+		pst_shared_close(&buffer->shared);
+	free(buffer);
+}
+
 int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 {
 	struct pst_plane_message answer;
@@ -46,10 +54,7 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
 	(void)pst_plane_ask_id(buffer->link, PST_PLANE_MEMORY_CLOSE, buffer->id, &answer,
 			       &(struct pst_err){0});
-	if (atomic_load(&buffer->stuck))
-		return 0;
-	pst_shared_close(&buffer->shared);
-	free(buffer);
+	pst_plane_buffer_free(buffer);
 	return 0;
 }
 

@@ -34,7 +34,8 @@ struct pst_object_transfer {
 	struct pst_end *end;
 	bool flying; /* a reactor has the call; protected by the lock of `requests` */
 	bool no_body, judged;
-	bool body; /* the bytes move as a body, not through the window */
+	bool body;	/* the bytes move as a body, not through the window */
+	unsigned cards; /* network cards that are left to be tried after a failure */
 	uint64_t off;
 	struct penstock_object_verdict verdict;
 	struct penstock_object_window_info info;
@@ -233,13 +234,45 @@ static void transfer_resend(struct pst_object_transfer *t)
 	transfer_fly(t, false);
 }
 
+/* Sends the request again with a window by another network card, if one is left. Returns whether it
+ * has. */
+static bool transfer_resend_by_card(struct pst_object_transfer *t)
+{
+	struct pst_object_target *target = t->target;
+	struct pst_http_call *http = &t->call.http;
+
+	if (!t->cards || t->verdict.remember)
+		return false;
+	t->cards--;
+	if (pst_wire_window_open(target->buffer, target->op, target->off, target->len,
+				 &target->grant, &t->err))
+		return false;
+	pst_wire_window_info(target->grant, &t->info);
+	http->tries = 0;
+	http->patience_s = t->place.url.timeout_s;
+	memset(&http->head, 0, sizeof(http->head));
+	pst_object_call_clear(&t->call);
+	pst_object_call_offer(&t->call, t->info.token, target->len);
+	transfer_fly(t, false);
+	return true;
+}
+
 static void *resend_run(void *arg)
 {
 	struct pst_object_transfer *t = arg;
 	int ret = window_release(t);
 
-	if (ret)
+	if (ret) {
 		transfer_finish(t, ret, &t->err);
+		return NULL;
+	}
+	if (transfer_resend_by_card(t))
+		return NULL;
+	if (t->no_body)
+		transfer_finish(t,
+				pst_fail_errno(&t->err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED, "%s",
+					       t->verdict.text),
+				&t->err);
 	else
 		transfer_resend(t);
 	return NULL;
@@ -418,7 +451,7 @@ static void transfer_ended(struct pst_object_call *call)
 	}
 	if (t->verdict.next == PENSTOCK_OBJECT_DONE) {
 		transfer_done(t);
-	} else if (t->no_body) {
+	} else if (t->no_body && !t->cards) {
 		transfer_finish(t,
 				pst_fail_errno(&t->err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED, "%s",
 					       t->verdict.text),
@@ -464,6 +497,8 @@ static const char *token_refused(const struct pst_object_transfer *t)
 		return "the server has ignored a token";
 	if (!t->target->grant)
 		return "the window has been closed to the server";
+	if (pst_wire_window_exchanges(t->target->grant))
+		return "the transport needs more requests than one, which are not made here";
 	if (pst_wire_window_exchanges(t->target->grant))
 		return "the transport has requests of its own (penstock_object_exchange)";
 	return NULL;
@@ -569,8 +604,10 @@ int pst_object_request_start(struct pst_object_requests *requests, struct pst_ob
 		return start_fail(t, ret);
 	t->end->request.user = request->user;
 	t->info.size = sizeof(t->info);
-	if (target->grant)
+	if (target->grant) {
 		pst_wire_window_info(target->grant, &t->info);
+		t->cards = pst_wire_window_cards(target->grant) - 1;
+	}
 	t->no_body |= t->place.url.rdma == PST_OBJECT_RDMA_REQUIRE;
 	call_prepare(t, request);
 	refused = token_refused(t);

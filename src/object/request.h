@@ -30,6 +30,8 @@ struct pst_object_target {
 	struct pst_wire_grant *grant; /* NULL after it has been released */
 	/* result of the release; valid when `grant` is NULL */
 	int released;
+	struct pst_wire_buffer *buffer;
+	uint64_t off;		     /* of the window in the buffer */
 	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 	unsigned char *mem;
 	uint64_t len;

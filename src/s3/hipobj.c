@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements hipobj.h. */
+/* Parses and composes the messages of protocol hipobj-rc-v2: see hipobj.h. */
 #include "s3/hipobj.h"
 
 #include <errno.h>
@@ -15,7 +15,8 @@ static const char *find(const struct pst_hipobj_source *in, const char *name)
 	return in->find(in->user, name);
 }
 
-/* Parses a number of hex digits that is at most `max`. Some senders pad it to 16 digits. */
+/* Parses a number in hex digits. Returns false if it is greater than `max`. Some senders pad a
+ * number to 16 digits. */
 static bool hex_parse(const char *text, uint64_t max, uint64_t *out)
 {
 	uint64_t n = 0;
@@ -42,7 +43,8 @@ static bool hex32_parse(const char *text, uint32_t max, uint32_t *out)
 	return true;
 }
 
-/* A header that is missing stands for 0, but an empty one is malformed. */
+/* Parses a header that may be missing: a missing header counts as 0, and an empty one is
+ * malformed. */
 static bool optional_hex_parse(const char *text, uint64_t max, uint64_t *out)
 {
 	*out = 0;
@@ -72,7 +74,7 @@ static bool session_parse(const char *text, char out[PST_HIPOBJ_SESSION + 1])
 	if (!text || strnlen(text, PST_HIPOBJ_SESSION + 1) != PST_HIPOBJ_SESSION ||
 	    !pst_hex_parse(text, sizeof(raw), raw))
 		return false;
-	/* In lower case, so that equal names have equal texts. */
+	/* Prints the name in lower case, so that names can be compared as texts. */
 	pst_hex(raw, sizeof(raw), out);
 	return true;
 }
@@ -159,7 +161,8 @@ int pst_hipobj_offer_parse(const struct pst_hipobj_source *in, struct pst_hipobj
 	    !optional_hex_parse(find(in, PST_HIPOBJ_H_ADDR), UINT64_MAX, &o.address) ||
 	    !optional_hex_parse(find(in, PST_HIPOBJ_H_KEY), UINT32_MAX, &key))
 		return -EBADMSG;
-	/* The number of the queue pair is in the token, too. */
+	/* The header and the token both contain the number of the queue pair, and must have the
+	 * same value. */
 	if (o.token.hipobj.qpn > 0xffffff || (qpn && qpn != o.token.hipobj.qpn))
 		return -EBADMSG;
 	o.key = (uint32_t)key;

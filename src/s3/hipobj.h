@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages of protocol hipobj-rc-v2, in both roles. A transfer is a session of two requests
- * without a body, whose headers x-amz-rdma-* have the fields. PREPARE names operation, target and
- * range, and both sides tell each other their queue pairs. READY moves the bytes; its response
- * stands for that of a GET or PUT. CANCEL ends a session that gets no READY. Pure functions. Called
- * by src/wire and by the gateway. The headers come from the network, so all fields are bounded.
+ * The messages of protocol hipobj-rc-v2, for clients and servers. A transfer is a session of two
+ * requests without a body, whose fields are in headers x-amz-rdma-*. PREPARE names operation,
+ * target and range, and both sides exchange the numbers of their queue pairs. READY moves the
+ * bytes, and its response takes the place of the response to the GET or PUT. CANCEL ends a session
+ * for which no READY is sent. The functions have no side effects. Called by src/wire and by the
+ * gateway. The headers come from the network, so all fields have limits.
  *
  * PREPARE	protocol, token, psn, cookie, op, target, size, offset if it is not 0
  *   response	protocol, reply "200:<88 hex>", session, psn, qpn, mr-addr, mr-rkey
@@ -52,47 +53,48 @@ struct pst_hipobj_prepare {
 	enum penstock_op op;
 	const char *target, *token;
 	uint64_t len, offset;
-	uint32_t psn, cookie; /* of the client */
+	uint32_t psn, cookie; /* the client's packet sequence number and cookie */
 };
 
 struct pst_hipobj_ready {
 	char session[PST_HIPOBJ_SESSION + 1];
 	uint32_t cookie;
-	uint32_t qpn, key; /* of the client; 0: missing */
+	/* number of the client's queue pair, and key of its memory; 0 if the header is missing */
+	uint32_t qpn, key;
 	uint64_t address;
 };
 
 /* The response to a PREPARE. */
 struct pst_hipobj_offer {
 	char session[PST_HIPOBJ_SESSION + 1];
-	struct pst_token token; /* the server's queue pair */
+	struct pst_token token; /* token that describes the server's queue pair */
 	uint32_t psn, key;
-	uint64_t address; /* of the server's memory for a PUT; 0: none */
+	uint64_t address; /* address of the server's memory for a PUT; 0 for a GET */
 };
 
 /* The parsers return 0 or a negative errno, and write *out only on success. -EBADMSG: a field is
  * missing or malformed. -EPROTO: the header x-amz-rdma-protocol does not name hipobj-rc-v2. */
-/* Also returns -EFBIG: the transfer is longer than PST_HIPOBJ_LEN_MAX. */
+/* Parses a PREPARE. Also returns -EFBIG if the transfer is longer than PST_HIPOBJ_LEN_MAX. */
 int pst_hipobj_prepare_parse(const struct pst_hipobj_source *in, struct pst_hipobj_prepare *out);
 /* Parses a READY. */
 int pst_hipobj_ready_parse(const struct pst_hipobj_source *in, struct pst_hipobj_ready *out);
-/* Parses a CANCEL; `cookie` is 0 if the header is missing. */
+/* Parses a CANCEL. `cookie` is 0 if the header is missing. */
 int pst_hipobj_cancel_parse(const struct pst_hipobj_source *in, struct pst_hipobj_ready *out);
 int pst_hipobj_offer_parse(const struct pst_hipobj_source *in, struct pst_hipobj_offer *out);
-/* Checks the fields of a READY's response that are its own: protocol and cookie. */
+/* Checks the protocol and the cookie of the response to a READY. */
 int pst_hipobj_final_parse(const struct pst_hipobj_source *in, uint32_t cookie);
 
-/* Memory of the values of a request's headers. */
+/* Memory for the values of a request's headers. */
 struct pst_hipobj_texts {
 	char psn[8], cookie[12], size[24], offset[24], qpn[12], address[20], key[12];
 };
 #define PST_HIPOBJ_HEADERS_MAX 8
 
-/* Compose the headers of a request. Return their number, PST_HIPOBJ_HEADERS_MAX at most. The values
- * point to the arguments and to *texts. */
+/* Compose the headers of a request. Return their number, which is at most PST_HIPOBJ_HEADERS_MAX.
+ * The values point into the arguments and into *texts. */
 unsigned pst_hipobj_put_prepare(const struct pst_hipobj_prepare *prepare,
 				struct pst_hipobj_texts *texts, struct penstock_object_header *out);
-/* Without a queue pair (qpn 0) the headers are those of a CANCEL. */
+/* Composes a READY. If qpn is 0, composes a CANCEL. */
 unsigned pst_hipobj_put_ready(const struct pst_hipobj_ready *ready, struct pst_hipobj_texts *texts,
 			      struct penstock_object_header *out);
 

@@ -38,13 +38,13 @@
 
 /* A read in flight. */
 struct object_read {
-	struct pst_object_call call; /* the first member */
+	struct pst_object_call call; /* must be the first member */
 	struct pst_object *object;
 	struct pst_io *io;
 	struct object_read *next;
-	struct pst_object_grant grant; /* the grant of its window, if the read has one */
+	struct pst_object_grant grant; /* the grant of the read's window, if it has one */
 	int64_t result;
-	/* CRC64NVME of all its bytes, if it has been computed. */
+	/* CRC-64/NVME of all bytes of the read, if it was computed */
 	bool has_crc64;
 	uint64_t crc64;
 };
@@ -234,9 +234,9 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		 object->place.server.tls ? "https" : "http", object->place.host, check);
 }
 
-/* Returns 0 if windows can be used for reads. If an answer is lost, its transfer may land in the
- * window while that of the repetition does. Only If-Match makes sure that both are of the same
- * bytes. */
+/* Returns 0 if reads may use windows. If a response is lost, the transfer of its attempt may write
+ * to the window at the same time as that of the repetition. Only If-Match guarantees that both
+ * write the same bytes. */
 static int window_read_check(const struct pst_object *object, struct pst_err *err)
 {
 	if (etag_is_strong(object->etag))
@@ -322,7 +322,8 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object changed while it was read: open it again");
-	/* A READY names the range that it moves, and its answer has the status 200. */
+	/* The server moves exactly the range that the PREPARE names, and its response to READY has
+	 * status 200. */
 	if (call->exchange)
 		return PST_HTTP_BODY;
 	if (head->status == 200 && !whole)
@@ -577,7 +578,8 @@ static int object_fill(struct pst_io *io)
 	if (object->windows && !io->window)
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {
-		ret = window_read_check(object, &io->err); /* after a commit */
+		/* checks this again, because a commit may have changed the object */
+		ret = window_read_check(object, &io->err);
 		if (!ret)
 			ret = pst_object_grant_open(&read->grant, object->windows,
 						    io->window, PENSTOCK_READ, left, &io->err);

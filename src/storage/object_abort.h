@@ -5,11 +5,11 @@
 
 #include "storage/object_upload.h"
 
-/* Ends the upload without an object. Blocks until the server has dropped the parts, but not for
- * longer than the limits allow; they may be NULL. After an error, it may be called again. */
+/* Ends the upload without an object. Blocks until the server has removed the parts, but not longer
+ * than the limits allow. `limits` may be NULL. After an error, the function may be called again. */
 int pst_object_upload_abort(struct pst_object_upload *upload,
 			    const struct penstock_end_opts *limits, struct pst_err *err);
-/* Frees the upload, after a commit or an abort, and aborts it otherwise. */
+/* Frees the upload. If it was neither committed nor aborted, aborts it first. */
 void pst_object_upload_close(struct pst_object_upload *upload);
 
 #endif

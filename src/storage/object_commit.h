@@ -5,8 +5,8 @@
 
 #include "storage/object_upload.h"
 
-/* Makes the object appear, and stores its ETag and length. Blocks, but not for longer than the
- * limits allow. After an error, it may be called again. */
+/* Makes the object appear, and stores its ETag and length. Blocks, but not longer than the limits
+ * allow. After an error, the function may be called again. */
 int pst_object_upload_commit(struct pst_object_upload *upload,
 			     const struct penstock_end_opts *limits, char *etag, size_t etag_len,
 			     uint64_t *length, struct pst_err *err);

@@ -31,7 +31,8 @@ unsigned pst_object_rdma_headers(const struct pst_http_head *head,
 	return count;
 }
 
-/* Returns the path of the object in path style, with the query, or NULL. */
+/* Returns the path of the object, with the bucket in the path and with the query. Returns NULL if
+ * there is no memory. */
 static const char *target_make(struct pst_object_steps *steps, const struct pst_object_call *call)
 {
 	const struct pst_object_url *url = &call->place->url;
@@ -76,7 +77,8 @@ static unsigned steps_compose(struct pst_object_call *call, const char **path,
 		step.step = PENSTOCK_OBJECT_CANCEL;
 		break;
 	}
-	/* Without headers, for example because the target is too long, the server refuses. */
+	/* If the headers cannot be composed, for example because the target is too long, the
+	 * request is sent without them, and the server refuses it. */
 	n = pst_wire_compose(steps->inner, &step, path, headers, &err);
 	steps->prepared |= n > 0;
 	for (int i = 0; i < n; i++)

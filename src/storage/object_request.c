@@ -169,8 +169,8 @@ static void put_header(struct pst_text *out, const char *name, const char *value
 	pst_text_put_str(out, "\r\n");
 }
 
-/* Appends the header Authorization and those that it needs. `path` is that of a request of an
- * exchange, or NULL. */
+/* Appends the header Authorization and the headers that it needs. `path` is the path of a request
+ * of an exchange; NULL for the call's own path. */
 static void put_signature(const struct pst_object_call *call, const char *path,
 			  struct pst_header *headers, unsigned count, struct pst_text *out)
 {
@@ -220,8 +220,8 @@ static unsigned headers_put(const struct pst_object_call *call, struct pst_heade
 	return count;
 }
 
-/* Collects the headers of a request of an exchange. A READY has those of the GET or PUT, too, such
- * as conditions, and the protocol's own in place of range and token. */
+/* Collects the headers of a request of an exchange. A READY has the headers of the GET or PUT, such
+ * as conditions. Headers of the protocol replace the range and the token. */
 static unsigned exchange_put(struct pst_object_call *call, const char **path,
 			     struct pst_header *headers)
 {
@@ -273,7 +273,7 @@ static bool status_is_passing(unsigned status)
 	       status == 504;
 }
 
-/* Takes the ETag from the header that hipobj-rc-v2 has for it, with quotes. */
+/* Replaces the ETag by that of the protocol's own header x-amz-rdma-etag, and adds quotes. */
 static void etag_take(struct pst_http_head *head)
 {
 	const char *etag = head->rdma_etag, *quote = etag[0] == '"' ? "" : "\"";
@@ -282,8 +282,8 @@ static void etag_take(struct pst_http_head *head)
 		snprintf(head->etag, sizeof(head->etag), "%s%s%s", quote, etag, quote);
 }
 
-/* Judges a response to a request of an exchange. A READY ends its session, unless the server was
- * too busy to begin. */
+/* Judges the response to a request of an exchange. After a READY the session has ended, unless the
+ * server was too busy to begin the transfer. */
 static enum pst_http_verdict exchange_judge(struct pst_object_call *call)
 {
 	const unsigned status = call->http.head.status;
@@ -312,8 +312,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 	return PST_HTTP_TEXT;
 }
 
-/* Makes the next request of an exchange. Returns false if the call has ended. After the result
- * true, another thread may have freed it. */
+/* Makes the next request of an exchange. Returns false if the call has ended. If it returns true,
+ * another thread may already have freed the call. */
 static bool exchange_continue(struct pst_object_call *call)
 {
 	struct pst_object_exchange *exchange = call->exchange;
@@ -333,7 +333,7 @@ static bool exchange_continue(struct pst_object_call *call)
 		http->head.status = 501;
 		return false;
 	}
-	/* The attempts of the next request are counted anew. */
+	/* Counts the attempts of the next request from 0. */
 	http->tries = http->attempts = 0;
 	http->beside = exchange->phase == PST_OBJECT_MOVES ? exchange->beside : 0;
 	memset(&http->head, 0, sizeof(http->head));
@@ -492,7 +492,7 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 			      call->place->url.name, call_seconds(call));
 }
 
-/* Adds to the error of call_check what made the last attempt fail. */
+/* Appends the error of the last attempt to the error of call_check. */
 static int call_late(const struct pst_object_call *call, struct pst_err *err)
 {
 	size_t len = strlen(err->text);

@@ -13,7 +13,8 @@
 #include "storage/object_url.h"
 
 #define PST_OBJECT_HEADERS_MAX 6
-#define PST_OBJECT_EXCHANGE_MAX 8 /* most headers of a request of an exchange */
+/* maximum number of headers of a request of an exchange */
+#define PST_OBJECT_EXCHANGE_MAX 8
 
 /* The place of an object: its server, and the settings for the signatures of requests. Constant
  * after it has been opened, so any thread may read it. */
@@ -40,7 +41,7 @@ int pst_object_place_move(struct pst_object_place *place, const char *region, st
 
 struct pst_object_call;
 
-/* Which request of an exchange is made. */
+/* The request of an exchange that is made next. */
 enum pst_object_phase {
 	PST_OBJECT_PREPARES,
 	PST_OBJECT_MOVES,   /* READY, which the call's functions judge */
@@ -57,7 +58,7 @@ struct pst_object_exchange_ops {
 	enum pst_object_phase (*paired)(struct pst_object_call *call);
 };
 
-/* Requests that take the place of the call's own request. */
+/* Requests that replace the call's own request. */
 struct pst_object_exchange {
 	const struct pst_object_exchange_ops *ops;
 	enum pst_object_phase phase;
@@ -77,7 +78,7 @@ struct pst_object_call {
 	/* Token of the window through which the server shall move the bytes; NULL if the bytes are
 	 * in the body. judge() may set it to NULL. */
 	const char *token;
-	/* NULL: the request is made as it is. Otherwise, if the server refuses the exchange, the
+	/* Requests that replace the call's own request; NULL: none. If the server refuses them, the
 	 * call ends with status 501. */
 	struct pst_object_exchange *exchange;
 	bool ranged; /* the request asks for the bytes from `first` to `last` only */

@@ -16,13 +16,16 @@
 
 #define GIDS_MAX 256
 #define PAGE_MASK ((uintptr_t)PST_WIRE_PAGE - 1)
-/* Random bits of addresses. They keep the alignment of long pages, and no window overflows. */
+/* Random bits of the address of a window. The alignment of long pages is kept, and the end of a
+ * window cannot overflow. */
 #define RANDOM_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN)
-/* A packet without an answer is sent again after 4.096 us << TIMEOUT, 134 ms, and RETRIES times. */
+/* If a packet is not acknowledged within 4.096 us << TIMEOUT, which is 134 ms, it is sent again, up
+ * to RETRIES times. */
 #define TIMEOUT 15
 #define RETRIES 7
 #define HOPS_MAX 64
-#define RNR_TIMER 12 /* 0.64 ms: pause of the other side if no receive is posted */
+/* pause of 0.64 ms that the other side makes if no receive is posted */
+#define RNR_TIMER 12
 
 /* ---- finding a card ---- */
 
@@ -34,7 +37,7 @@ bool pst_card_gid(const char *address, union ibv_gid *out)
 	       inet_pton(AF_INET6, address, out->raw) == 1;
 }
 
-/* Looks for the GID among those of an open card. */
+/* Searches the GIDs of an open card. */
 static bool gid_find(struct pst_card *card, const union ibv_gid *gid)
 {
 	struct ibv_gid_entry entries[GIDS_MAX];
@@ -68,12 +71,12 @@ static bool device_open(struct pst_card *card, struct ibv_device *device, const 
 	return false;
 }
 
-/* Reads the properties of the port. */
+/* Reads the attributes of the port. */
 static int port_open(struct pst_card *card, struct pst_err *err)
 {
 	struct ibv_port_attr port;
 
-	/* The function knows only the members of an older struct. */
+	/* The function fills only the members of an older, shorter struct. */
 	memset(&port, 0, sizeof(port));
 	if (card->v->query_port(card->context, card->port, (struct _compat_ibv_port_attr *)&port))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
@@ -147,7 +150,8 @@ static struct ibv_mr *register_fail(const char *card, const struct pst_wire_gran
 	return NULL;
 }
 
-/* Registers memory of a GPU: by a dma-buf, or else by the kernel's module for peer memory. */
+/* Registers memory of a GPU as a dma-buf. If that is not possible, registers it by the kernel
+ * module for peer memory. */
 static struct ibv_mr *register_device(const struct pst_verbs *v, struct ibv_pd *pd,
 				      const char *card, const struct pst_wire_grant *g, int access,
 				      struct pst_err *err)
@@ -283,7 +287,7 @@ int pst_card_status_fail(const struct pst_verbs *v, enum ibv_wc_status status, s
 			err, EACCES, PENSTOCK_WHY_NO_PERMISSION,
 			"the client's network card has refused the access: the token "
 			"is wrong or released, or does not allow range and direction");
-	/* The client has ended the connection, or does not answer. */
+	/* The client has closed the connection, or does not answer. */
 	if (status == IBV_WC_WR_FLUSH_ERR)
 		code = EPIPE;
 	else if (status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_RNR_RETRY_EXC_ERR)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An RDMA network card without a connection manager: finds the card that has an address, registers
- * memory, and connects queue pairs whose numbers both sides learn in another way. Called by the
- * transports hipobj-rc-v2 and DC_V1; rc1 registers memory by it, too.
+ * An RDMA network card that is used without a connection manager. Finds the card that has an
+ * address, registers memory, and connects queue pairs whose numbers both sides have learnt by HTTP.
+ * Called by the transports hipobj-rc-v2 and DC_V1. Transport rc1 uses it to register memory.
  */
 #ifndef PST_WIRE_CARD_H
 #define PST_WIRE_CARD_H
@@ -15,13 +15,14 @@ struct pst_card {
 	const struct pst_verbs *v;
 	const char *name;
 	struct ibv_context *context;
-	union ibv_gid gid; /* of RoCE v2: the address */
+	union ibv_gid gid; /* GID of the address, for RoCE v2 */
 	uint8_t port, gid_index;
 	uint16_t lid;
 	enum ibv_mtu mtu;
 };
 
-/* Writes the GID of RoCE v2 for a numeric address. Returns false if it is not numeric. */
+/* Writes the RoCE v2 GID of a numeric address. Returns false if the text is not a numeric
+ * address. */
 bool pst_card_gid(const char *address, union ibv_gid *out);
 /* Opens the card that has the address. Returns 0 or a negative errno; after an error, there is
  * nothing to close. `transport` is a name for messages. */
@@ -31,9 +32,10 @@ void pst_card_close(struct pst_card *card);
 
 /* ---- memory ---- */
 
-/* Returns the address of a window in the card's view. Its offset in the page is that of the memory;
- * the rest hides where the memory is. It is random, because a card may give the key of a region
- * that has ended to the next one: a late transfer by an older token must not fit. */
+/* Returns the address by which the card and the server name a window. Its offset within the page is
+ * that of the memory. The other bits are random, for two reasons: they hide the real address, and a
+ * card may give the key of a deregistered region to a new one. A late transfer with an old token
+ * then has a wrong address. */
 uint64_t pst_card_address(const struct pst_wire_grant *grant);
 /* Registers the memory of a window, which has at least one byte. `access` is that of libibverbs.
  * Memory of a GPU is registered by a dma-buf, or else by the kernel's module for peer memory.
@@ -41,8 +43,9 @@ uint64_t pst_card_address(const struct pst_wire_grant *grant);
 struct ibv_mr *pst_card_register(const struct pst_verbs *v, struct ibv_pd *pd, const char *card,
 				 const struct pst_wire_grant *grant, int access,
 				 struct pst_err *err);
-/* Makes bytes that the card has written to a window visible. Returns 0 or a negative errno, which
- * is not -ETIMEDOUT: the card does not access the window any more. */
+/* Makes bytes that the card has written to a window visible to the CPU and the GPU. Returns 0 or a
+ * negative errno. The errno is never -ETIMEDOUT, because the card does not access the window any
+ * more. */
 int pst_card_order(const struct pst_wire_grant *grant, struct pst_err *err);
 
 /* ---- queues ---- */
@@ -52,7 +55,7 @@ struct pst_card_queue {
 	const struct pst_verbs *v;
 	struct ibv_comp_channel *events;
 	struct ibv_cq *cq;
-	bool armed; /* the next completion makes `events` readable */
+	bool armed; /* whether the next completion makes `events` readable */
 };
 
 int pst_card_queue_open(struct pst_card_queue *queue, const struct pst_card *card, int entries,
@@ -72,16 +75,16 @@ struct pst_card_far {
 	uint32_t qpn, psn;
 };
 
-/* Creates a queue pair of a reliable connection, with room for one request in each direction.
- * `access` is what the other side may do with memory of the protection domain. */
+/* Creates a queue pair for a reliable connection, with space for one request in each direction.
+ * `access` tells what the other side may do with memory of the protection domain. */
 struct ibv_qp *pst_card_pair_open(const struct pst_card *card, struct ibv_pd *pd, struct ibv_cq *cq,
 				  unsigned access, struct pst_err *err);
 /* Allocates a protection domain. */
 struct ibv_pd *pst_card_domain(const struct pst_card *card, struct pst_err *err);
-/* Connects a queue pair, which sends packets from number `psn` on. */
+/* Connects a queue pair. Its first packet has the sequence number `psn`. */
 int pst_card_pair_connect(const struct pst_card *card, struct ibv_qp *qp,
 			  const struct pst_card_far *far, uint32_t psn, struct pst_err *err);
-/* Fills the address of the other side. */
+/* Fills *out with the address of the other side's port. */
 void pst_card_way(const struct pst_card *card, const union ibv_gid *gid, uint16_t lid,
 		  struct ibv_ah_attr *out);
 

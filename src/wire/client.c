@@ -20,7 +20,9 @@
 #include "wire/client.h"
 #include "wire/common.h"
 #include "wire/holders.h"
+#include "wire/listeners.h"
 #include "wire/memory.h"
+#include "wire/nics.h"
 #include "wire/transports.h"
 
 #define SLOTS PENSTOCK_OBJECT_WINDOWS_MAX
@@ -139,16 +141,19 @@ static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 {
 	struct pst_wire_client *c = g->buffer->client;
+	unsigned char order[PST_WIRE_LISTENERS_MAX];
+	unsigned count = pst_wire_nic_order(g, order);
 	int ret = 0;
 
-	for (unsigned i = 0; i < c->listener_count; i++) {
-		g->listener = &c->listeners[i];
+	for (unsigned i = 0; i < count; i++) {
+		g->listener = &c->listeners[order[i]];
 		if ((g->buffer->direct && !g->listener->ops->direct) ||
 		    !g->listener->ops->fits(g->listener, g->buffer, g->off))
 			continue;
 		ret = g->listener->ops->bind ? g->listener->ops->bind(g, err) : 0;
 		if (!ret)
 			return 0;
+		pst_wire_nic_failed_bind(g, err);
 	}
 	if (!ret && g->buffer->direct)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
@@ -216,6 +221,8 @@ void pst_wire_window_info(const struct pst_wire_grant *grant,
 	out->token = grant->text;
 	out->encrypted = grant->ops->encrypted;
 	out->on_host = grant->ops->on_host;
+	out->address = grant->listener->nic.address;
+	out->why = grant->why;
 }
 
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
@@ -277,6 +284,7 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 		pst_judge(grant->op, grant->len, reply, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
+	pst_wire_nic_judge(grant, verdict);
 	/* With a status of 4xx, the server refuses the request itself. It does so before the first
 	 * byte moves. */
 	atomic_store(&grant->settled,
@@ -287,6 +295,11 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 void pst_wire_unsettle(struct pst_wire_grant *grant)
 {
 	atomic_store(&grant->settled, false);
+}
+
+unsigned pst_wire_window_cards(const struct pst_wire_grant *grant)
+{
+	return pst_wire_nic_count(grant);
 }
 
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
@@ -657,63 +670,6 @@ static void *client_run(void *arg)
 
 /* ---- open and close ---- */
 
-/* Argument of listener_open. An error of one transport is kept in `err`, because other transports
- * may work. */
-struct opening {
-	struct pst_wire_client *client;
-	struct pst_err *err;
-	bool alone; /* whether the caller has named the transports */
-};
-
-static void listener_close(struct pst_wire_client *c, struct pst_wire_listener *listener)
-{
-	if (listener->state && listener->ops->unlisten)
-		listener->ops->unlisten(c, listener);
-	if (listener->fd >= 0)
-		close(listener->fd);
-}
-
-static int listener_open(void *user, unsigned index)
-{
-	struct opening *o = user;
-	struct pst_wire_client *c = o->client;
-	const struct pst_wire_client_ops *ops = pst_wire_transports[index].client;
-	struct pst_wire_listener *listener = &c->listeners[c->listener_count];
-	struct epoll_event event = {.events = EPOLLIN, .data.ptr = listener};
-	int ret;
-
-	for (unsigned i = 0; i < c->listener_count; i++)
-		if (c->listeners[i].ops == ops)
-			return 0;
-	if (c->opts.require_encryption && !ops->encrypted && !ops->on_host) {
-		pst_fail(o->err, PENSTOCK_WHY_REQUIRE,
-			 "%s does not encrypt bytes that leave the host", ops->name);
-		return 0;
-	}
-	*listener = (struct pst_wire_listener){.ops = ops, .fd = -1};
-	ret = ops->listen(c, listener, o->err);
-	if (!ret && epoll_ctl(c->epoll, EPOLL_CTL_ADD, listener->fd, &event))
-		ret = pst_fail_errno(o->err, errno, PENSTOCK_WHY_IO_ERROR, "epoll: %m");
-	if (ret)
-		listener_close(c, listener);
-	else
-		c->listener_count++;
-	return o->alone ? ret : 0;
-}
-
-static int client_listen(struct pst_wire_client *c, struct pst_err *err)
-{
-	struct opening o = {c, err, c->opts.transports != NULL};
-	int ret = pst_wire_each(c->opts.transports, listener_open, &o, err);
-
-	if (ret)
-		return ret;
-	if (c->listener_count)
-		return 0;
-	return err->code ? pst_fail_errno(err, EOPNOTSUPP, err->why, "no transport is left")
-			 : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no transport is left");
-}
-
 static int client_slots(struct pst_wire_client *c, struct pst_err *err)
 {
 	uint64_t start;
@@ -782,7 +738,7 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 	if (!ret)
 		ret = client_slots(c, err);
 	if (!ret)
-		ret = client_listen(c, err);
+		ret = pst_wire_listeners_open(c, err);
 	if (!ret) {
 		int code = pst_thread_start(&c->thread, client_run, c);
 
@@ -809,7 +765,7 @@ void pst_wire_client_close(struct pst_wire_client *c)
 		if (c->grants[i].bound)
 			c->grants[i].ops->unbind(&c->grants[i], &(struct pst_err){0});
 	for (unsigned i = 0; i < c->listener_count; i++)
-		listener_close(c, &c->listeners[i]);
+		pst_wire_listener_close(c, &c->listeners[i]);
 	while (c->conns)
 		conn_close(c->conns);
 	while (c->buffers) {

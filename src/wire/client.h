@@ -47,6 +47,8 @@ bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err);
+/* Returns the number of network cards by which the transport of the window listens. */
+unsigned pst_wire_window_cards(const struct pst_wire_grant *grant);
 /* Returns whether the bytes of the window move by DMA only. */
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,

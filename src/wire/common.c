@@ -179,6 +179,64 @@ static bool is_loopback(const unsigned char *bytes)
 	return !memcmp(bytes, six, 16) || (!memcmp(bytes, four, 12) && bytes[12] == 127);
 }
 
+/* Parses "ADDRESS/BITS" of `len` bytes. */
+static bool network_parse(const char *text, size_t len, struct pst_wire_network *out)
+{
+	char address[PST_TOKEN_ADDRESS_MAX + 1];
+	const char *slash = memchr(text, '/', len);
+	size_t n = slash ? (size_t)(slash - text) : len;
+	unsigned bits = 0, max;
+
+	if (!slash || n >= sizeof(address) || slash + 1 == text + len || text + len - slash > 4)
+		return false;
+	memcpy(address, text, n);
+	address[n] = '\0';
+	for (const char *at = slash + 1; at < text + len; at++) {
+		if (*at < '0' || *at > '9')
+			return false;
+		bits = bits * 10 + (unsigned)(*at - '0');
+	}
+	max = strchr(address, ':') ? 128 : 32;
+	out->bits = bits + 128 - max;
+	return bits <= max && address_bytes(address, out->bytes);
+}
+
+int pst_wire_networks_parse(struct pst_wire_server *server, const char *list, struct pst_err *err)
+{
+	while (list && *list) {
+		size_t len = strcspn(list, ",");
+
+		if (server->network_count == PST_WIRE_NETWORKS_MAX ||
+		    !network_parse(list, len, &server->networks[server->network_count]))
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"%.60s: want networks such as 10.1.0.0/16, at most %u",
+					list, PST_WIRE_NETWORKS_MAX);
+		server->network_count++;
+		list += len + (list[len] == ',');
+	}
+	return 0;
+}
+
+static bool network_has(const struct pst_wire_network *network, const unsigned char *address)
+{
+	unsigned whole = network->bits / 8, rest = network->bits % 8;
+
+	return !memcmp(network->bytes, address, whole) &&
+	       (!rest || !((network->bytes[whole] ^ address[whole]) >> (8 - rest)));
+}
+
+/* Returns whether a token may name the address `named` if its request came from `from`. */
+static bool may_name(const struct pst_wire_server *server, const unsigned char *named,
+		     const unsigned char *from)
+{
+	if (!memcmp(named, from, 16) || (is_loopback(named) && is_loopback(from)))
+		return true;
+	for (unsigned i = 0; i < server->network_count; i++)
+		if (network_has(&server->networks[i], named))
+			return true;
+	return false;
+}
+
 int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 			 const struct pst_token_place *place,
 			 const struct penstock_object_peer *peer, struct pst_err *err)
@@ -191,7 +249,7 @@ int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 	if (!address_bytes(place->address, named) ||
 	    (peer->address && !address_bytes(peer->address, from)))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "an address is not numeric");
-	if (peer->address ? memcmp(named, from, 16) != 0 : !is_loopback(named))
+	if (peer->address ? !may_name(server, named, from) : !is_loopback(named))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"the token names the address %s, from which the request did not "
 				"come",

@@ -30,8 +30,11 @@ bool pst_wire_same_place(const struct pst_token_place *a, const struct pst_token
 
 /* ---- for channels of a server ---- */
 
+/* Parses the networks of the server's options. */
+int pst_wire_networks_parse(struct pst_wire_server *server, const char *list, struct pst_err *err);
 /* Checks whether a token with this address may be served. Its bytes are not encrypted, and the
- * server may connect only to the address that the HTTP request came from. `name` is the transport's
+ * server may connect only to the address that the HTTP request came from, or to one in the networks
+ * of the server. `name` is the transport's
  * name. Returns 0 or -errno. */
 int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 			 const struct pst_token_place *place,

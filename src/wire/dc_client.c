@@ -25,10 +25,11 @@ struct dc_state {
 	struct pst_card card;
 	const struct pst_mlx5 *mlx5;
 	struct ibv_pd *pd;
-	struct ibv_cq *cq; /* a queue pair needs one; it stays empty */
+	struct ibv_cq *cq; /* completion queue that the target requires; it stays empty */
 	struct ibv_srq *srq;
 	struct ibv_qp *dct;
-	_Atomic bool gone; /* the target was destroyed, to end a region */
+	/* whether the target was destroyed to end the access to a region */
+	_Atomic bool gone;
 
 	pthread_mutex_t lock; /* protects `dct`; taken inside no other lock */
 };
@@ -51,7 +52,7 @@ static int dc_bind(struct pst_wire_grant *g, struct pst_err *err)
 	return g->bound ? 0 : err->code;
 }
 
-/* Destroys the target, so that the card drops what it is receiving. */
+/* Destroys the target, so that the card stops receiving for it. */
 static void target_end(struct dc_state *s)
 {
 	pthread_mutex_lock(&s->lock);
@@ -67,7 +68,8 @@ static int dc_unbind(struct pst_wire_grant *g, struct pst_err *err)
 	struct dc_state *s = g->listener->state;
 	int code = s->card.v->dereg_mr(g->bound);
 
-	/* A card may keep the region while a message of several packets is incomplete. */
+	/* The card may keep a region in use while a message of several packets has not arrived
+	 * completely. */
 	if (code) {
 		atomic_fetch_add(&g->buffer->client->counts.cut_off, 1);
 		target_end(s);
@@ -120,14 +122,14 @@ static void dc_unlisten(struct pst_wire_client *client, struct pst_wire_listener
 	listener->state = NULL;
 }
 
-/* The descriptor never becomes readable. */
+/* Never called, because the descriptor never becomes readable. */
 static void dc_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
 	(void)client;
 	(void)listener;
 }
 
-/* Lets the target accept requests. */
+/* Brings the target to the state in which it accepts requests. */
 static int target_connect(const struct dc_state *s)
 {
 	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,

@@ -16,9 +16,9 @@
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
-#define TIMEOUT 15 /* 134 ms until a packet is sent again, RETRIES times */
+#define TIMEOUT 15 /* 134 ms until a packet is sent again; at most RETRIES times */
 #define RETRIES 7
-#define READS_MAX 16 /* RDMA reads in flight that a card answers at least */
+#define READS_MAX 16 /* number of RDMA reads in flight that every card supports */
 
 struct dc_peer {
 	struct pst_wire_peer peer; /* its fd is -1 */
@@ -31,7 +31,7 @@ struct dc_peer {
 	struct ibv_qp *dci;
 	struct ibv_qp_ex *ex;
 	struct mlx5dv_qp_ex *dc;
-	struct ibv_ah *way; /* to the client */
+	struct ibv_ah *way; /* address handle of the client's card */
 	unsigned char gid[16];
 	uint16_t lid;
 };
@@ -75,7 +75,7 @@ static struct ibv_qp *initiator_create(const struct dc_peer *d)
 	return d->mlx5->create_qp(d->card.context, &attr, &dc);
 }
 
-/* Lets the initiator send. */
+/* Brings the initiator to the state in which it can send. */
 static int initiator_connect(const struct dc_peer *d)
 {
 	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = d->card.port};
@@ -99,8 +99,8 @@ static int initiator_connect(const struct dc_peer *d)
 	return code;
 }
 
-/* Opens what the channel needs to send to the client. The error -EOPNOTSUPP lets the client use
- * HTTP. */
+/* Opens the objects that the channel needs to reach the client. If it fails with -EOPNOTSUPP, the
+ * client can use HTTP. */
 static int initiator_open(struct pst_wire_channel *channel, struct dc_peer *d, struct pst_err *err)
 {
 	struct ibv_ah_attr way;
@@ -157,7 +157,7 @@ static void dc_close(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 	struct dc_peer *d = (struct dc_peer *)peer;
 
 	(void)channel;
-	/* The initiator first: after it, the card uses no slot. */
+	/* Destroys the initiator first. Afterwards the card does not access the slots. */
 	if (d->dci)
 		d->card.v->destroy_plain_qp(d->dci);
 	if (d->way)
@@ -179,7 +179,7 @@ static bool dc_leads_to(const struct pst_wire_peer *peer, const struct pst_wire_
 
 /* ---- moves ---- */
 
-/* A move in progress. Its pieces complete in order. */
+/* A move in progress. Its transfers complete in the order of their offsets. */
 struct progress {
 	struct pst_wire_channel *channel;
 	struct dc_peer *d;

@@ -25,25 +25,27 @@
 #include "wire/common.h"
 
 #define RC 1 /* value of a token's `transport` */
-/* Longest wait for the card's completion after the response, which the server sends later. */
+/* Maximum wait in ms for the card's completion after the response has arrived. The completion
+ * usually comes first. */
 #define ARRIVE_MS 100
 #define PATH "/.hipobj-rc/"
 
-/* What a window has to do next. */
+/* The next step of a window: PREPARING: send PREPARE; PAIRED: send READY; ENDED: nothing. */
 enum phase { PREPARING, PAIRED, ENDED };
 
 /* The state of a window. */
 struct exchange {
-	/* The window's own, so that the servers of other windows cannot access it. */
+	/* a protection domain for this window only, so that servers of other windows cannot access
+	 * it */
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 	enum phase phase;
 	uint32_t psn, cookie;
-	bool open; /* whether the server has a session */
+	bool open; /* whether the server has a session for the window */
 	struct pst_hipobj_offer offer;
-	struct pst_hipobj_ready ready; /* fields of READY and CANCEL */
+	struct pst_hipobj_ready ready; /* values for READY and CANCEL */
 	struct pst_hipobj_texts texts;
 	struct exchange *next; /* in the list `stuck` */
 };
@@ -61,7 +63,8 @@ struct hipobj_state {
  * freed. */
 static int exchange_close(const struct pst_card *card, struct exchange *x)
 {
-	/* The queue pair first: after it, the card accesses no memory for the server. */
+	/* Destroys the queue pair first. Afterwards the card does not access memory for the
+	 * server. */
 	int code = x->qp ? card->v->destroy_plain_qp(x->qp) : 0;
 
 	if (code)
@@ -91,7 +94,7 @@ static int exchange_open(const struct pst_card *card, const struct pst_wire_gran
 		return ret;
 	x->psn = random[0] % PST_HIPOBJ_PSN_MAX + 1;
 	x->cookie = random[1];
-	/* Some servers refuse the cookie 0. */
+	/* changes 0 to 1, because some servers refuse the cookie 0 */
 	x->cookie += !x->cookie;
 	x->pd = pst_card_domain(card, err);
 	if (!x->pd)
@@ -164,7 +167,7 @@ static void hipobj_fill(const struct pst_wire_grant *g, struct pst_token *token)
 
 	token->base = pst_card_address(g);
 	token->hipobj.qpn = x->qp->qp_num;
-	/* No server needs the key of a PUT's memory. */
+	/* For a PUT, the server does not access the client's memory, so the token has no key. */
 	token->hipobj.rkey = g->op == PENSTOCK_READ ? x->mr->rkey : 0;
 }
 
@@ -240,7 +243,8 @@ static const char *reply_find(const void *user, const char *name)
 	return NULL;
 }
 
-/* Starts the client's part: a receive for the completion of a GET, or the write of a PUT. */
+/* Starts the client's part of the transfer. For a GET, posts a receive for the server's completion.
+ * For a PUT, starts the RDMA write. */
 static int transfer_post(const struct pst_wire_grant *g, struct exchange *x, struct pst_err *err)
 {
 	struct ibv_sge sge = {pst_card_address(g), (uint32_t)g->len, x->mr->lkey};
@@ -289,7 +293,7 @@ static void decide(struct penstock_object_verdict *v, enum penstock_object_next 
 	snprintf(v->text, sizeof(v->text), "%s", text);
 }
 
-/* Decides about a response to PREPARE that opens no session. */
+/* Decides what the client does after a response to PREPARE that opens no session. */
 static void refused(const struct penstock_object_reply *reply, bool speaks,
 		    struct penstock_object_verdict *v)
 {
@@ -297,8 +301,8 @@ static void refused(const struct penstock_object_reply *reply, bool speaks,
 
 	snprintf(text, sizeof(text), "the server answered %d %.64s to hipobj-rc-v2", reply->status,
 		 reply->error ? reply->error : "");
-	/* A server that does not know the protocol takes the path for a bucket and a key. A busy
-	 * one, or one that lacks the memory, may serve others. */
+	/* A server that does not know the protocol interprets the path as a bucket and a key. A
+	 * server that is busy or has too little memory may accept a later PREPARE. */
 	decide(v, PENSTOCK_OBJECT_RESEND,
 	       !speaks && reply->status / 100 != 5 && reply->status != 413 && reply->status, text);
 	if (reply->status == 501)
@@ -342,8 +346,9 @@ static int hipobj_paired(struct pst_wire_grant *g, const struct penstock_object_
 	return 0;
 }
 
-/* Waits until the card reports that all bytes of a GET have arrived. In most cases it has done so
- * before the response. Returns NULL or what is wrong. */
+/* Waits until the card has reported that all bytes of a GET have arrived. The report normally comes
+ * before the server's response, so this function seldom waits. Returns NULL, or a text that says
+ * what is wrong. */
 static const char *arrival_check(const struct pst_wire_grant *g, struct exchange *x)
 {
 	const uint64_t until = pst_wire_now_ms() + ARRIVE_MS;
@@ -358,7 +363,8 @@ static const char *arrival_check(const struct pst_wire_grant *g, struct exchange
 	if (wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM || !(wc.wc_flags & IBV_WC_WITH_IMM) ||
 	    be32toh(wc.imm_data) != x->cookie)
 		return "the network card has received something else";
-	/* A server may divide the bytes into several writes, of which the last one counts. */
+	/* A server may use several writes, and the completion counts only the bytes of the last
+	 * one. */
 	return wc.byte_len > g->len ? "the network card has received more bytes" : NULL;
 }
 
@@ -407,7 +413,7 @@ static void hipobj_unlisten(struct pst_wire_client *client, struct pst_wire_list
 	listener->state = NULL;
 }
 
-/* The descriptor never becomes readable. */
+/* Never called, because the descriptor never becomes readable. */
 static void hipobj_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
 	(void)client;

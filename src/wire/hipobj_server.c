@@ -22,7 +22,7 @@
 #include "wire/common.h"
 
 #define SESSIONS_MAX 256
-#define CARDS_MAX 16 /* most addresses of this host that sessions use */
+#define CARDS_MAX 16 /* maximum number of addresses of this host that sessions use */
 #define CQ_ENTRIES 4
 #define ADDRESS_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN) /* random bits of an address */
 #define RC 1						    /* value of a token's `transport` */
@@ -32,11 +32,11 @@ struct card {
 	struct pst_token_place at; /* address of this host */
 };
 
-/* What all sessions of a server share. The last of them, or the server, frees it. */
+/* Data that a server shares with all of its sessions. The last user frees it. */
 struct house {
 	pthread_mutex_t lock; /* protects the members below */
-	unsigned users;	      /* sessions, and 1 for the server */
-	uint64_t staged;      /* bytes of all sessions */
+	unsigned users;	      /* number of sessions, plus 1 while the server is open */
+	uint64_t staged;      /* bytes of memory that all sessions have */
 	struct card cards[CARDS_MAX];
 	unsigned card_count;
 };
@@ -54,7 +54,7 @@ struct session {
 	uint32_t cookie, far_qpn;
 	bool ready, arrived;  /* arrived: the client's write of a PUT is complete */
 	uint64_t here;	      /* address of `mem` in the card's view */
-	uint64_t far_address; /* the client's memory, for a GET */
+	uint64_t far_address; /* address of the client's memory, for a GET */
 	uint32_t far_key;
 };
 
@@ -103,7 +103,7 @@ static void hipobj_end(struct pst_wire_server *server)
 	server->state[PST_TOKEN_HIPOBJ_RC_V2] = NULL;
 }
 
-/* Reserves room for a session. -EAGAIN: another one must end first. */
+/* Reserves memory for a session. Returns -EAGAIN if another session must end first. */
 static int house_reserve(struct house *house, const struct pst_wire_server *server, uint64_t len,
 			 struct pst_err *err)
 {
@@ -128,7 +128,7 @@ static int house_reserve(struct house *house, const struct pst_wire_server *serv
 	return ret;
 }
 
-/* Finds the card that reaches the client, or opens it, with the lock. */
+/* Finds the card that reaches the client, or opens it. The caller holds the lock. */
 static const struct pst_card *card_find(struct house *house, const struct pst_token_place *at,
 					struct pst_err *err)
 {
@@ -179,8 +179,8 @@ static void hipobj_forget(struct pst_wire_remote *remote)
 	remote->state = NULL;
 }
 
-/* Allocates and registers the memory. Its pages are fresh, so no bytes of another session are in
- * it. */
+/* Allocates and registers the memory of a session. The pages are new, so they contain no bytes of
+ * another session. */
 static int memory_open(struct session *s, struct pst_err *err)
 {
 	const int access =
@@ -194,7 +194,7 @@ static int memory_open(struct session *s, struct pst_err *err)
 	s->mem = mem;
 	if (ret)
 		return ret;
-	/* The client learns a random address instead of that in this process. */
+	/* gives the client a random address instead of the address in this process */
 	s->here = (s->here & ADDRESS_MASK) + PST_WIRE_ALIGN;
 	s->pd = pst_card_domain(s->card, err);
 	if (!s->pd)
@@ -210,7 +210,8 @@ static int memory_open(struct session *s, struct pst_err *err)
 	return 0;
 }
 
-/* Lets the client's write of a PUT complete. Without a receive, the card would refuse it. */
+/* Posts the receive that the client's write of a PUT needs. Without it, the card would refuse the
+ * write. */
 static int receive_post(struct session *s, struct pst_err *err)
 {
 	struct ibv_recv_wr wr = {.num_sge = 0}, *bad;
@@ -221,7 +222,7 @@ static int receive_post(struct session *s, struct pst_err *err)
 		    : 0;
 }
 
-/* Connects to the client, and describes this side. */
+/* Connects the session's queue pair to the client's, and stores the server's values in *pairing. */
 static int session_open(struct session *s, const struct pst_token *token,
 			struct penstock_object_pairing *pairing, struct pst_err *err)
 {
@@ -267,8 +268,8 @@ static int session_open(struct session *s, const struct pst_token *token,
 	return 0;
 }
 
-/* Checks that the token's queue pair is at the address that the request came from, and returns this
- * address. */
+/* Checks that the token's queue pair is at the address from which the request came. Stores this
+ * address in *out. */
 static int client_check(const struct pst_wire_server *server, const struct pst_token *token,
 			const struct penstock_object_peer *peer, struct pst_token_place *out,
 			struct pst_err *err)
@@ -345,7 +346,8 @@ static int hipobj_ready(struct pst_wire_remote *remote, uint32_t qpn, uint64_t a
 	return 0;
 }
 
-/* A token alone does not tell the server when the client is ready. */
+/* Declines a token that comes without a PREPARE, because the server does not know when the client
+ * is ready. */
 static int hipobj_admit(const struct pst_wire_server *server, const struct pst_token *token,
 			const struct penstock_object_peer *peer, struct pst_err *err)
 {
@@ -358,7 +360,7 @@ static int hipobj_admit(const struct pst_wire_server *server, const struct pst_t
 
 /* ---- moves ---- */
 
-/* Sends all bytes to the client, and waits for the end. */
+/* Sends all bytes to the client by one RDMA write, and waits until it is complete. */
 static int get_send(struct pst_wire_channel *channel, struct session *s, struct pst_err *err)
 {
 	struct ibv_sge sge = {s->here, (uint32_t)s->len, s->mr->lkey};
@@ -383,7 +385,7 @@ static int get_send(struct pst_wire_channel *channel, struct session *s, struct 
 	return wc.status == IBV_WC_SUCCESS ? 0 : pst_card_status_fail(s->card->v, wc.status, err);
 }
 
-/* Waits for the client's write, and checks it. */
+/* Waits until the client's RDMA write is complete, and checks its length and its cookie. */
 static int put_receive(struct pst_wire_channel *channel, struct session *s, struct pst_err *err)
 {
 	struct ibv_wc wc;
@@ -425,7 +427,7 @@ static int hipobj_move(struct pst_wire_channel *channel, struct pst_wire_peer *p
 		ret = pst_wire_stage(channel, move, 0, s->mem + s->done, move->len, get, err);
 	if (!ret && get && s->done + move->len == s->len)
 		ret = get_send(channel, s, err);
-	/* After an error, no further move fits. */
+	/* After an error, the session accepts no further move. */
 	s->done = ret ? s->len : s->done + move->len;
 	return ret;
 }

@@ -39,7 +39,7 @@ int pst_dc_key(uint64_t key, uint64_t *out, struct pst_err *err)
 		return 0;
 	errno = 0;
 	*out = strtoull(text, &end, 0);
-	/* The message has no value, because the key is a secret. */
+	/* the message does not contain the value, because the key is a secret */
 	if (*end || errno || text[0] == '-')
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				KEY_NAME " is no number of at most 64 bits");

@@ -6,12 +6,13 @@
 #include "wire/card.h"
 #include "wire/mlx5.h"
 
-/* Opens the card that has the address, if it has this transport. As pst_card_open. */
+/* Opens the card that has the address, like pst_card_open. Fails if the card does not support
+ * dynamically connected queue pairs. */
 int pst_dc_card_open(struct pst_card *card, const struct pst_mlx5 **mlx5, const char *address,
 		     struct pst_err *err);
-/* Returns the key for both sides: `key` if it is not 0, or else that of the environment variable
- * PENSTOCK_DC_KEY, or else the default of the protocol. Returns -EINVAL if the variable is no
- * number. */
+/* Stores the key that both sides must use in *out: `key` if it is not 0, else the environment
+ * variable PENSTOCK_DC_KEY, else the default of the protocol. Returns -EINVAL if the variable is
+ * not a number. */
 int pst_dc_key(uint64_t key, uint64_t *out, struct pst_err *err);
 
 #endif

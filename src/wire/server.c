@@ -556,6 +556,9 @@ static int server_options(struct pst_wire_server *s, const struct penstock_objec
 				      "more than %u channels or %u moves", CHANNELS_MAX, MOVES_MAX);
 	/* If the hash of the host is unknown, the server declines tokens of shm1. */
 	s->has_host = !pst_wire_host(s->host, &ignored);
+	if (pst_wire_networks_parse(s, opts->networks, err))
+		return err->code;
+	s->opts.networks = NULL; /* the caller's string */
 	return pst_wire_each(opts->transports, transport_add, s, err);
 }
 

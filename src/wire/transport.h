@@ -30,6 +30,9 @@
 #define PST_WIRE_ALIGN (2u << 20)
 #define PST_WIRE_PAGE 4096u
 #define PST_WIRE_HOLDERS_MAX 16 /* most servers of a buffer that the client watches */
+#define PST_WIRE_NICS_MAX 8 /* most addresses of a client */
+/* Most listeners of a client: one for each transport and address. */
+#define PST_WIRE_LISTENERS_MAX (PENSTOCK_OBJECT_TRANSPORTS_MAX * PST_WIRE_NICS_MAX)
 
 /* ---- client ---- */
 
@@ -81,6 +84,7 @@ struct pst_wire_grant {
 	bool live;
 	unsigned users; /* number of transfers that access the memory */
 	char text[PST_TOKEN_MAX + 1];
+	char why[96]; /* why the window does not have its nearest network card; or "" */
 	struct pst_wire_grant *next; /* next free grant */
 };
 
@@ -96,6 +100,8 @@ struct pst_wire_listener {
 	void *state; /* state of the transport; NULL if it has none */
 	/* the fields that are equal in all tokens of this listener */
 	struct pst_token token;
+	struct pst_wire_nic nic;   /* the network card, if the client has several addresses */
+	_Atomic uint64_t avoid_ms; /* until this time, windows prefer other cards */
 };
 
 struct pst_wire_client {
@@ -103,7 +109,8 @@ struct pst_wire_client {
 	unsigned generation; /* fork generation of the process that opened it */
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
-	struct pst_wire_listener listeners[PENSTOCK_OBJECT_TRANSPORTS_MAX];
+	/* those of one transport are neighbours */
+	struct pst_wire_listener listeners[PST_WIRE_LISTENERS_MAX];
 	unsigned listener_count;
 	pthread_t thread;
 	bool running;
@@ -266,6 +273,13 @@ struct pst_wire_channel {
 };
 #define PST_WIRE_STAGING (1u << 20)
 
+/* A range of addresses. IPv4 addresses are IPv6 addresses of IPv4. */
+struct pst_wire_network {
+	unsigned char bytes[16];
+	unsigned bits; /* of the bytes, which all addresses of the range have in common */
+};
+#define PST_WIRE_NETWORKS_MAX 16
+
 struct pst_wire_server {
 	const struct pst_wire_devices *devices;
 	unsigned generation; /* fork generation of the process that opened it */
@@ -274,6 +288,8 @@ struct pst_wire_server {
 	unsigned ops_count;
 	unsigned char host[PST_TOKEN_HOST];
 	bool has_host;
+	struct pst_wire_network networks[PST_WIRE_NETWORKS_MAX];
+	unsigned network_count;
 	struct pst_wire_channel *channels;
 	int jobs; /* eventfd that counts queued moves */
 	int stop; /* eventfd that becomes readable when the server is closed */

@@ -20,6 +20,13 @@
 #include "core/base/err.h"
 #include "penstock_object.h"
 
+/* A network card of this host. */
+struct pst_wire_nic {
+	char address[46]; /* one of its addresses; "" without a choice */
+	char name[16];	  /* of the network interface; "" if unknown */
+	char bdf[24];	  /* PCI address; "" if it has none */
+};
+
 /* Functions for memory that is not host memory, with the meaning of the public functions of the
  * same names. The table lives longer than every client and server. */
 struct pst_wire_devices {
@@ -44,6 +51,12 @@ struct pst_wire_devices {
 	/* Closes what file_io has kept and no longer needs. Returns after how many ms it shall be
 	 * called again, or -1 if nothing is kept. NULL if file_io keeps nothing. */
 	int (*tidy)(void);
+	/* Facts of network cards: finds a card by an address; returns how far memory is from it, 0
+	 * is the nearest; returns whether it has a link. */
+	void (*nic_find)(const char *address, struct pst_wire_nic *out);
+	unsigned (*nic_distance)(const struct pst_wire_nic *nic, struct penstock_device *dev,
+				 const void *ptr);
+	bool (*nic_is_up)(const struct pst_wire_nic *nic);
 };
 
 /* The objects of both halves. transport.h defines the structs. */

@@ -815,7 +815,8 @@ static void test_save_runs(void **state)
 	assert_in_range(left, 4, 100);
 	close(fd);
 	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
-	assert_false(exists("a/__0_1.distcp") || exists("a/.metadata"));
+	/* The lock that the save has left does not keep the folder. */
+	assert_false(exists("a/.penstock-saving") || exists("a"));
 }
 
 #define CASE(name) cmocka_unit_test_setup(name, setup)

@@ -205,6 +205,39 @@ def case_bodies():
         same(client.list_objects_v2(Bucket="data-1", Prefix="none")["KeyCount"], 0, "objects")
 
 
+def own_address():
+    """Returns an address of this host that is not one of the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("203.0.113.1", 9))  # sends nothing
+        except OSError as error:
+            raise Skip(f"this host has no route: {error}") from None
+        return probe.getsockname()[0]
+
+
+def case_two_cards():
+    """Two addresses stand for two network cards. The gateway declines tokens with the first one,
+    so the request goes on by the other one, and the next window prefers it."""
+    other = own_address()
+    gateway, client = opened()
+    client.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
+    flags = "--rdma", "tcp1", "--address", f"{other},127.0.0.1"
+    with gateway:
+        for op in ("get", "put"):
+            with Plane(gateway, *flags) as plane, tenant(plane) as side:
+                transfer(side, op, MIB, (MIB, "done", "tcp1"), flags=1)
+                transfer(side, op, MIB, (MIB, "done", "tcp1"), flags=1)
+                same(plane.requests(op, "window"), 2, "requests")
+                status, text = plane.stop()
+                note = f"prefer other cards than that of {other}"
+                same((status, text.count(note)), (0, 1), f"failures ({text})")
+    with Gateway(flags=["--rdma-networks", f"{other}/32"]) as gateway:
+        gateway.client().create_bucket(Bucket="data-1")
+        with Plane(gateway, *flags) as plane, tenant(plane) as side:
+            transfer(side, "put", MIB, (MIB, "done", "tcp1"), flags=1)
+            same("prefer other cards" in plane.stop()[1], False, "failures")
+
+
 def case_require():
     """PENSTOCK_RDMA of the plane."""
     gateway, client = opened()

@@ -224,6 +224,10 @@ int fake_resolve_addr(struct rdma_cm_id *base, struct sockaddr *src, struct sock
 {
 	assert(!src && timeout_ms > 0);
 	((struct id *)base)->dst_port = port_of(dst);
+	if (fake_card.lost && ((const unsigned char *)dst)[7] == fake_card.lost) {
+		errno = EHOSTUNREACH;
+		return -1;
+	}
 	LOCKED(int, resolve((struct id *)base, RDMA_CM_EVENT_ADDR_RESOLVED));
 }
 

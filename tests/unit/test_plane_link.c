@@ -333,6 +333,35 @@ static void ended_twice(void **state)
 	penstock_object_client_close(client);
 }
 
+/* A client that is closed with open windows and a request in flight. */
+static void closed_open(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+		struct penstock_object_request r = request();
+		struct penstock_object_client *client;
+		struct penstock_object_buffer *buffer;
+		struct penstock_object_window *windows[2];
+
+		if (i) {
+			plane_start(PST_PLANE_START, ANSWER);
+			opts = client_opts();
+		}
+		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
+		for (unsigned k = 0; k < 2; k++)
+			assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, 4096,
+								     &windows[k]),
+					 0);
+		if (i)
+			assert_int_equal(penstock_object_start(windows[0], &r), 0);
+		penstock_object_client_close(client);
+		if (i)
+			plane_join();
+	}
+}
+
 /* Memory of a server, with and without a plane. */
 static void server_memory(void **state)
 {
@@ -399,6 +428,7 @@ int main(void)
 		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
 		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
 		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
+		cmocka_unit_test(closed_open),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implements nics.h. */
+#include "wire/nics.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/log.h"
+#include "wire/common.h"
+
+/* A card by which a transfer has failed gets no window for this time, if there is another one. */
+#define AVOID_MS 10000
+/* Ranks after all distances. */
+#define RANK_AVOIDED 1000u
+#define RANK_DOWN 2000u
+
+unsigned pst_wire_nic_count(const struct pst_wire_grant *g)
+{
+	const struct pst_wire_client *c = g->buffer->client;
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < c->listener_count; i++)
+		count += c->listeners[i].ops == g->listener->ops;
+	return count;
+}
+
+/* How much a window wants a card; lower is better. */
+struct rank {
+	unsigned distance, total;
+};
+
+static struct rank rank_of(const struct pst_wire_listener *listener, const struct pst_wire_grant *g)
+{
+	const struct pst_wire_devices *devices = g->buffer->client->devices;
+	struct rank rank = {0, 0};
+
+	if (devices && devices->nic_distance)
+		rank.distance = devices->nic_distance(&listener->nic, g->buffer->dev,
+						      g->buffer->ptr + g->off);
+	rank.total = rank.distance;
+	if (atomic_load(&listener->avoid_ms) > pst_wire_now_ms())
+		rank.total += RANK_AVOIDED;
+	if (devices && devices->nic_is_up && !devices->nic_is_up(&listener->nic))
+		rank.total += RANK_DOWN;
+	return rank;
+}
+
+/* Sorts the cards of one transport, `count` listeners from number `first` on. */
+static void cards_sort(struct pst_wire_grant *g, unsigned first, unsigned count,
+		       unsigned char *order)
+{
+	const struct pst_wire_listener *listeners = g->buffer->client->listeners;
+	struct rank ranks[PST_WIRE_NICS_MAX];
+	unsigned nearest = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct rank rank = rank_of(&listeners[first + i], g);
+		unsigned at = i;
+
+		/* Stable: of cards that are equally near, the first in the caller's list. */
+		for (; at && ranks[at - 1].total > rank.total; at--) {
+			ranks[at] = ranks[at - 1];
+			order[at] = order[at - 1];
+		}
+		ranks[at] = rank;
+		order[at] = (unsigned char)(first + i);
+	}
+	for (unsigned i = 1; i < count; i++)
+		if (ranks[i].distance < ranks[nearest].distance)
+			nearest = i;
+	if (nearest)
+		snprintf(g->why, sizeof(g->why), "%s is nearer, but %s",
+			 listeners[order[nearest]].nic.address,
+			 ranks[nearest].total >= RANK_DOWN ? "has no link"
+							   : "a transfer has just failed there");
+}
+
+unsigned pst_wire_nic_order(struct pst_wire_grant *g, unsigned char order[PST_WIRE_LISTENERS_MAX])
+{
+	const struct pst_wire_client *c = g->buffer->client;
+
+	g->why[0] = '\0';
+	for (unsigned i = 0; i < c->listener_count;) {
+		unsigned n = 1;
+
+		while (i + n < c->listener_count && c->listeners[i + n].ops == c->listeners[i].ops)
+			n++;
+		if (n > 1)
+			cards_sort(g, i, n, order + i);
+		else
+			order[i] = (unsigned char)i;
+		i += n;
+	}
+	return c->listener_count;
+}
+
+void pst_wire_nic_failed_bind(struct pst_wire_grant *g, const struct pst_err *err)
+{
+	if (pst_wire_nic_count(g) > 1)
+		snprintf(g->why, sizeof(g->why), "%s: %.*s", g->listener->nic.address,
+			 (int)(sizeof(g->why) - sizeof(g->listener->nic.address) - 3), err->text);
+}
+
+void pst_wire_nic_judge(struct pst_wire_grant *g, struct penstock_object_verdict *verdict)
+{
+	size_t len = strlen(verdict->text);
+
+	if ((verdict->next != PENSTOCK_OBJECT_RESEND && verdict->next != PENSTOCK_OBJECT_BODY) ||
+	    verdict->remember || pst_wire_nic_count(g) < 2)
+		return;
+	atomic_store(&g->listener->avoid_ms, pst_wire_now_ms() + AVOID_MS);
+	snprintf(verdict->text + len, sizeof(verdict->text) - len,
+		 "; the next windows prefer other cards than that of %s", g->listener->nic.address);
+	pst_log(PST_LOG_INFO, "object", "%s", verdict->text);
+}
