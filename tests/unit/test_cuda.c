@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#define IMPORTS_MAX 4096 /* PST_CUDA_IMPORTS_MAX; cuda_context.h cannot be included here */
+
 /* ---- opening ---- */
 
 static void names_are_strict(void **state)
@@ -415,7 +417,7 @@ static int importer(void)
 	struct penstock_device *dev = device_open("cuda:0");
 	struct penstock_export in, bad;
 	enum pst_cu_result (*to_host)(void *, pst_cu_ptr, size_t);
-	void *mem = NULL, *more[PST_DEVICES_MAX * 4], *none = &in;
+	void *mem = NULL, *more[IMPORTS_MAX - 1], *none = &in;
 	struct pst_cu_ctx *prim;
 	struct pst_memory got;
 	unsigned char byte = 0;
@@ -445,13 +447,13 @@ static int importer(void)
 	EXPECT_EQ(cu->cuCtxPopCurrent(&prim), PST_CU_OK);
 	EXPECT_EQ(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
 	EXPECT_EQ(ops->export_memory(dev, mem, 1, &bad, &err), -EOPNOTSUPP);
-	for (int i = 0; i < 255; i++)
+	for (int i = 0; i < IMPORTS_MAX - 1; i++)
 		EXPECT_EQ(ops->import_memory(dev, &in, &more[i], &err), 0);
 	EXPECT_EQ(ops->import_memory(dev, &in, &none, &err), -EAGAIN);
 	EXPECT_EQ(err.why, PENSTOCK_WHY_FULL);
 	EXPECT_EQ(ops->free(dev, mem, &err), 0);
 	EXPECT_EQ(ops->import_memory(dev, &in, &mem, &err), 0);
-	for (int i = 0; i < 255; i++)
+	for (int i = 0; i < IMPORTS_MAX - 1; i++)
 		EXPECT_EQ(ops->free(dev, more[i], &err), 0);
 	if (is_standin()) {
 		FAILS_WITH("cuIpcOpenMemHandle_v2:1:2", -ENOMEM, "cuIpcOpenMemHandle: CUDA_ERROR",

@@ -22,7 +22,9 @@ static bool cut(const struct pst_wire_buffer *buffer);
 #define LEN 64u
 
 static const struct pst_wire_client_ops transport;
-static struct pst_wire_grant inner = {.ops = &transport};
+static struct pst_wire_client wire_client; /* has no network cards */
+static struct pst_wire_buffer wire_buffer = {.client = &wire_client};
+static struct pst_wire_grant inner = {.ops = &transport, .buffer = &wire_buffer};
 static struct penstock_device device = {.name = "test:0", .serial = 7};
 static struct pst_window host_window, device_window = {.dev = &device};
 
