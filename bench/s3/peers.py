@@ -7,7 +7,7 @@ the server checks no signatures.
     peers.py CLIENT ENDPOINT BUCKET KEY DEVICE THREADS
 
 CLIENT is boto3, awscrt or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or pinned: a
-copy of as many bytes from pinned host memory to cuda:0, which is the limit of all of them.
+copy of KEY bytes from pinned host memory to cuda:0, which is the limit of all of them.
 """
 
 import os
@@ -174,10 +174,10 @@ def s5cmd_reader(endpoint, bucket, key, _device, threads):
     return length, once
 
 
-def pinned_reader(endpoint, bucket, key, device, _threads):
+def pinned_reader(_endpoint, _bucket, key, device, _threads):
     import torch
 
-    length = object_length(endpoint, bucket, key)
+    length = int(key)
     source = torch.empty(length, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(length, dtype=torch.uint8, device=device)
 
