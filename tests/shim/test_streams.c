@@ -140,6 +140,8 @@ static void close_removes_streams(void **state)
 	while (cuFileUseCount())
 		assert_ok(cuFileDriverClose());
 	fh = st_register(fd, NULL);
+	/* The device has been opened again, and loads its kernel again. */
+	prepare();
 	assert_code(cuFileStreamDeregister(stream), CUF_INVALID_VALUE);
 	now = SIZE;
 	hold();
