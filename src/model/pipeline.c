@@ -207,11 +207,11 @@ static void hop_add(struct hops *h, unsigned kind, double gbps, double latency)
  * has copied its part of the request before. */
 static double copies_gbps(const double *in)
 {
-	bool shared = in[SIZE] > in[PIECE];
+	double lanes = fmin(ceil(in[SIZE] / in[PIECE]), in[COPY_THREADS]);
 	double share = fmax(fmin(in[SIZE], in[PIECE]), in[SIZE] / in[COPY_THREADS]);
 
 	return in[SIZE] * 1e-3 /
-	       (in[HOME_US] + (shared ? in[WAKE_US] : 0) + share * 1e-3 / in[COPY]);
+	       (in[HOME_US] + log2(lanes) * in[WAKE_US] + share * 1e-3 / in[COPY]);
 }
 
 static struct hops hops_of(const double *in, unsigned path)

@@ -139,9 +139,8 @@ static void close_removes_streams(void **state)
 	assert_ok(cuFileStreamRegister(stream, 7));
 	while (cuFileUseCount())
 		assert_ok(cuFileDriverClose());
+	prepare(); /* the device is opened again, and loads its kernel again */
 	fh = st_register(fd, NULL);
-	/* The device has been opened again, and loads its kernel again. */
-	prepare();
 	assert_code(cuFileStreamDeregister(stream), CUF_INVALID_VALUE);
 	now = SIZE;
 	hold();
