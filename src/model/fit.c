@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define STEPS 400
+#define START_RANGE 1.4 /* logarithm of the factor between starts: 4 */
 #define CORNERS (PST_FIT_FREE + 1)
 
 struct corner {
@@ -107,18 +108,16 @@ static void simplex_step(struct pst_fit *f, struct corner *c, int without)
 	}
 }
 
-double pst_fit_run(struct pst_fit *f, int without)
+/* Moves the point `x` to a local minimum of the error, and returns the error there. */
+static double fit_from(struct pst_fit *f, double x[PST_FIT_FREE], int without)
 {
 	struct corner c[CORNERS];
-	double start[PST_FIT_FREE];
 
-	for (unsigned i = 0; i < f->free_count; i++)
-		start[i] = log(clamp(&f->model->params[f->free[i]], f->in[f->free[i]]));
 	/* If a parameter has no effect at the start, the simplex shrinks too early. So the fit
 	 * starts again from its best point, each time with a smaller simplex. */
 	for (unsigned round = 0; round < 4; round++) {
 		for (unsigned i = 0; i <= f->free_count; i++) {
-			memcpy(c[i].x, start, sizeof(start));
+			memcpy(c[i].x, x, sizeof(c[i].x));
 			if (i)
 				c[i].x[i - 1] += round & 1 ? -0.7 / (round + 1) : 0.7 / (round + 1);
 			c[i].error = fit_error(f, c[i].x, without);
@@ -130,7 +129,31 @@ double pst_fit_run(struct pst_fit *f, int without)
 			simplex_step(f, c, without);
 		}
 		corners_sort(c, f->free_count + 1);
-		memcpy(start, c[0].x, sizeof(start));
+		memcpy(x, c[0].x, sizeof(c[0].x));
 	}
-	return isinf(c[0].error) ? NAN : sqrt(fit_error(f, c[0].x, without));
+	return c[0].error;
+}
+
+double pst_fit_run(struct pst_fit *f, int without)
+{
+	double start[PST_FIT_FREE], best[PST_FIT_FREE], least = INFINITY;
+
+	for (unsigned i = 0; i < f->free_count; i++)
+		start[i] = log(clamp(&f->model->params[f->free[i]], f->in[f->free[i]]));
+	memcpy(best, start, sizeof(best));
+	/* The error has several local minima: a hop that limits no measurement has no effect. So
+	 * the fit begins at several points, in which one parameter is smaller or larger. */
+	for (unsigned k = 0; k <= 2 * f->free_count; k++) {
+		double x[PST_FIT_FREE], error;
+
+		memcpy(x, start, sizeof(x));
+		if (k)
+			x[(k - 1) / 2] += k & 1 ? -START_RANGE : START_RANGE;
+		error = fit_from(f, x, without);
+		if (error < least) {
+			least = error;
+			memcpy(best, x, sizeof(best));
+		}
+	}
+	return isinf(least) ? NAN : sqrt(fit_error(f, best, without));
 }
