@@ -504,8 +504,7 @@ class FileSystem(unittest.TestCase):
             self.fail("the open has not failed")
         except FileExistsError:
             self.fs.rm("bucket/fs/open")
-        if gc.isenabled():  # see store.start()
-            gc.collect()
+        gc.collect()
         self.assertFalse(self.fs.exists("bucket/fs/open"), "a finalizer has created it")
 
     def test_change(self):

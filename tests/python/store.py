@@ -4,7 +4,6 @@
 Importing this module sets the keys in the environment. A test module calls start() in setUpModule,
 and stop() in tearDownModule."""
 
-import gc
 import logging
 import os
 import sys
@@ -29,10 +28,6 @@ class Store:
 
 
 def start():
-    # Before version 3.11.9, Python may crash when it collects a memoryview in a reference cycle
-    # (cpython issue 77894). Requests to moto leave such cycles.
-    if sys.version_info < (3, 11, 9):
-        gc.disable()
     Store.server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     Store.server.start()
     Store.endpoint = "http://%s:%d" % Store.server.get_host_and_port()
