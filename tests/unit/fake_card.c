@@ -28,7 +28,6 @@ bool fails(int code)
 	return true;
 }
 
-/* Allocates an object, or fails on demand. */
 void *object_new(size_t len)
 {
 	void *object = fails(ENOMEM) ? NULL : calloc(1, len);
