@@ -25,7 +25,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "max_position_embeddings": 64, "architectures": ["LlamaForCausalLM"],
          "dtype": "float32"}
 
-# The program of one rank. Its last output line is the group that the rank used, or None.
+# The program of one rank of vLLM. Its last output line is the group that the rank used, or None.
 RANK = """
 import sys
 import torch
