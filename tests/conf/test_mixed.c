@@ -47,7 +47,8 @@ static _Atomic unsigned slow_window;
  * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
-/* Number of windows, and of pread calls, that succeed. All later ones fail. */
+/* Number of windows that path mapped can populate, and of pread calls that succeed. All later
+ * windows and calls fail. */
 static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
