@@ -24,7 +24,7 @@
 
 struct pst_cu_graph_exec;
 
-/* Functions of the driver that the library does not call. */
+/* Functions of the CUDA driver for graphs, which this program calls and the library does not. */
 static struct {
 	enum pst_cu_result (*begin)(struct pst_cu_stream *, enum pst_cu_capture_mode);
 	enum pst_cu_result (*end)(struct pst_cu_stream *, struct pst_cu_graph **);

@@ -4,8 +4,8 @@
  * programs do that keep a KV cache in a file. For comparison, it submits the same reads to a
  * queue, makes them by one-call functions, and copies pinned memory alone. The streams are idle
  * when the reads are submitted, or wait for a word, so that all reads are queued first. Early reads
- * have the flag PENSTOCK_R_EARLY. Section
- * `stream_beside` measures how much such reads slow a compute kernel on another stream.
+ * have the flag PENSTOCK_R_EARLY. Section `stream_beside` measures how much stream-ordered reads
+ * slow a compute kernel on another stream.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -29,16 +29,19 @@
  * "ofi1" uses a provider of libfabric, and only if both sides name it. The bytes of rc1, tcp1 and
  * ofi1 are not encrypted.
  *
- * Two transports speak protocols of others, are experimental, and are used only if both sides name
- * them; their bytes are not encrypted either. "hipobj-rc-v2" is that of AMD's hipObject, for RDMA
- * network cards with RoCE v2. Its requests are not GET and PUT, see penstock_object_exchange.
- * "DC_V1" is that of NVIDIA's cuObject, for network cards with NVIDIA's dynamically connected
- * transport. No test has run DC_V1 on such a card.
+ * Two further transports are experimental, and are used only if both sides name them. They speak
+ * protocols that other projects have defined. Their bytes are not encrypted either. "hipobj-rc-v2"
+ * speaks the protocol of AMD's hipObject, and needs RDMA network cards with RoCE v2. A client of it
+ * sends other requests than GET and PUT, see penstock_object_exchange. "DC_V1" speaks the protocol
+ * of NVIDIA's cuObject, and needs network cards with NVIDIA's dynamically connected transport. No
+ * test has run DC_V1 on such a card.
+ *
  * A plane is another process (`penstock plane`) that holds the network card, and for clients also
- * the keys of the object store. The option `plane` of a client or a server names its socket. The
- * calls are then the same, but the plane carries them out, and this process has only its windows.
- * The client sends no HTTP requests of its own then: penstock_object_start lets the plane GET or
- * PUT an object. Without a plane, penstock_object_start does this in the calling process.
+ * the keys of the object store. The option `plane` of a client or a server names the plane's
+ * socket. The application then makes the same calls, but the plane carries them out, and the
+ * application's process has only its windows. A client with a plane sends no HTTP requests of its
+ * own: penstock_object_start lets the plane GET or PUT an object. Without a plane,
+ * penstock_object_start does this in the calling process.
  */
 #ifndef PENSTOCK_OBJECT_H
 #define PENSTOCK_OBJECT_H
@@ -78,10 +81,10 @@ struct penstock_object_client_opts {
 	const char *transports;
 	/* Numeric address at which servers reach this client, without a port. Take the local
 	 * address of the HTTP connection. For rc1, hipobj-rc-v2 and DC_V1, an RDMA network card
-	 * must have it. shm1 does not use it. Up to 8 addresses, separated by commas, stand for
-	 * several network cards. A window then gets the card that is nearest to its memory among
-	 * those that have a link and have not failed in the last 10 s.
-	 * NULL: 127.0.0.1, and none of these three */
+	 * must have this address. shm1 does not use it. Up to 8 addresses, separated by commas,
+	 * stand for several network cards. A window then gets the card that is nearest to its
+	 * memory among the cards that have a link and have not failed in the last 10 s.
+	 * NULL: 127.0.0.1, and none of rc1, hipobj-rc-v2 and DC_V1 */
 	const char *address;
 	int port; /* port of rc1 and TCP port of tcp1; 0: the kernel chooses them */
 	/* 1: offer only transports that encrypt the bytes or do not leave the host. */
@@ -101,8 +104,8 @@ struct penstock_object_client_opts {
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
-	/* Key of DC_V1, which both sides must have; 0: the environment variable PENSTOCK_DC_KEY, a
-	 * number in C's notation, or else 0xffeeddcc */
+	/* Access key of transport DC_V1, the same number on both sides; 0: the value of the
+	 * environment variable PENSTOCK_DC_KEY, a number in C's notation, or else 0xffeeddcc */
 	uint64_t dc_key;
 };
 #define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                        \
@@ -237,7 +240,8 @@ struct penstock_object_window_info {
 	int on_host;	       /* 1: the bytes do not leave the host */
 	/* Address of the window's network card, if the client has several addresses; or "" */
 	const char *address;
-	const char *why; /* why the window does not have its nearest card; or "" */
+	/* why the window does not have the network card that is nearest to its memory; or "" */
+	const char *why;
 };
 
 /*
@@ -304,8 +308,8 @@ struct penstock_object_verdict {
 	size_t size;
 	enum penstock_object_next next;
 	uint64_t bytes; /* number of bytes in the window; 0 unless `next` is DONE */
-	/* 1: the server does not take such tokens. Send further requests to this endpoint
-	 * without tokens. */
+	/* 1: the server does not accept tokens of this transport. Send further requests to this
+	 * endpoint without tokens. */
 	int remember;
 	/* 1: the server does not support tokens, and has stored an empty object under the name. The
 	 * repeated request replaces it. */
@@ -362,7 +366,7 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  *		does not end its access. Do not use the memory. The buffer stays allocated until
  *		the process ends
  * -EBUSY	the window's request (penstock_object_start) is in flight: wait for its end, and
- *call the function again
+ *		call the function again
  *
  * If the plane of the client is gone, the function puts fresh pages in place of the window's pages
  * in host memory, and returns 0: a server may still have the old ones.
@@ -395,10 +399,11 @@ struct penstock_object_request {
 
 /*
  * Starts a GET (window of PENSTOCK_READ) or a PUT (window of PENSTOCK_WRITE) of an object, and
- * returns. The bytes move through the window if the server can, and as a body if it cannot.
+ * returns. The bytes move through the window if the server supports this, and else as the body of
+ * the request or response.
  *
  * window	the window. It has one request in flight at most
- * request	the request. It is copied
+ * request	the request. The function copies it
  *
  * The endpoint and the keys are those of s3:// URLs: the process that sends the request, which is
  * the plane if the client has one, finds them in its environment (AWS_ENDPOINT_URL,
@@ -423,14 +428,16 @@ PENSTOCK_API int penstock_object_start(struct penstock_object_window *window,
 /* A completed request. */
 struct penstock_object_end {
 	uint64_t user; /* value of penstock_object_start */
-	/* Number of bytes, or a negative errno, see penstock_object_client_wait. A GET has fewer
-	 * bytes than its window if the object ends before. */
+	/* Number of bytes that moved, or a negative errno, see penstock_object_client_wait. A GET
+	 * moves fewer bytes than its window has if the object ends earlier. */
 	int64_t result;
 	/* Decision about the request with the token, see penstock_object_judge. BODY: the bytes
 	 * came as the body of the response. RESEND: the bytes moved as a body, without a token. */
 	enum penstock_object_next next;
 	int status;	    /* status of the last response; 0: none */
-	char transport[16]; /* what moved the bytes, such as "shm1" or "https"; "" after an error */
+	/* transport or protocol that moved the bytes, such as "shm1" or "https"; "" after an error
+	 */
+	char transport[16];
 	int encrypted;	    /* 1: the bytes were encrypted on their way */
 	int on_host;	    /* 1: the bytes did not leave the host */
 	char etag[256];	    /* ETag of the object; "": unknown */
@@ -466,8 +473,8 @@ PENSTOCK_API int penstock_object_client_fd(struct penstock_object_client *client
 struct penstock_object_client_info {
 	size_t size;
 	uint64_t windows; /* windows that were opened */
-	/* bytes that moved by tcp1, and by completed moves of shm1; the client does not learn of
-	 * those of rc1 and ofi1 */
+	/* bytes that moved by tcp1, and by completed moves of shm1; the client cannot count the
+	 * bytes of rc1 and ofi1 */
 	uint64_t bytes;
 	uint64_t late;		/* transfers that were refused because their window was released */
 	uint64_t wrong_cap;	/* transfers and connections that were refused for a wrong token */
@@ -495,7 +502,7 @@ PENSTOCK_API int penstock_object_client_get_info(const struct penstock_object_cl
 /* A request of hipobj-rc-v2. */
 enum penstock_object_step {
 	PENSTOCK_OBJECT_PREPARE, /* opens a session */
-	PENSTOCK_OBJECT_READY,	 /* moves the bytes, and stands for the GET or PUT */
+	PENSTOCK_OBJECT_READY,	 /* moves the bytes, and takes the place of the GET or PUT */
 	PENSTOCK_OBJECT_CANCEL,	 /* ends a session for which no READY will be sent */
 };
 
@@ -508,7 +515,7 @@ enum penstock_object_step {
  * step		the request
  * target	for PREPARE: path of the object on the server, as in the request line of a GET or
  *		PUT in path style, such as "/bucket/key" or "/bucket/key?partNumber=1&uploadId=x".
- *It must stay unchanged until the release. The other steps ignore it
+ *		The string must stay unchanged until the release. The other steps ignore it
  * offset	for PREPARE of a GET: offset of the window's first byte in the object
  * path		receives the path of the POST
  * headers	receives the headers. The signature must cover them. The strings are valid until
@@ -528,14 +535,14 @@ PENSTOCK_API int penstock_object_exchange(struct penstock_object_window *window,
 					  struct penstock_object_header *headers, unsigned max);
 
 /*
- * Takes the response to a PREPARE. Connects the window to the server. For a PUT, also starts to
- * write the bytes into the server's memory, so send the READY at once.
+ * Evaluates the response to a PREPARE, and connects the window to the server. For a PUT, the
+ * function also starts to write the bytes into the server's memory, so send the READY at once.
  *
  * window	the window
  * reply	the response
  * verdict	receives the decision. DONE: send the READY. RESEND: send a CANCEL if
- *		penstock_object_exchange composes one, because then a session is open. Release the
- *		window, and send the GET or PUT without a token
+ *		penstock_object_exchange can compose a CANCEL, because then a session is open.
+ *		Then release the window, and send the GET or PUT without a token
  *
  * One thread at a time for each window.
  *
@@ -573,13 +580,13 @@ struct penstock_object_server_opts {
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
-	/* Most memory of all sessions of hipobj-rc-v2 together, in bytes. Each has memory for all
-	 * bytes of its transfer. 0: 256 MiB */
+	/* Limit in bytes of the memory of all sessions of hipobj-rc-v2 together. Each session has
+	 * memory for all bytes of its transfer. 0: 256 MiB */
 	uint64_t staging_max;
 	uint64_t dc_key; /* as in struct penstock_object_client_opts */
-	/* Networks of clients with several network cards, such as "10.1.0.0/16,fd00:7::/32", at
-	 * most 16. A token may name an address of these networks, and not only the address of its
-	 * sender. NULL: none */
+	/* Up to 16 networks that have the other network cards of clients, such as
+	 * "10.1.0.0/16,fd00:7::/32". A token may name an address of its sender, or one in these
+	 * networks. NULL: none */
 	const char *networks;
 };
 #define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                           \
@@ -676,13 +683,14 @@ PENSTOCK_API int penstock_object_resolve(struct penstock_object_server *server, 
 					 size_t len, const struct penstock_object_peer *peer,
 					 struct penstock_object_remote **out);
 
-/* A session of hipobj-rc-v2. The caller sets the members of the client. */
+/* A session of hipobj-rc-v2. The caller sets `size`, `op`, `length`, `psn` and `cookie` from the
+ * client's request. */
 struct penstock_object_pairing {
 	size_t size;
 	enum penstock_op op;
 	uint64_t length;
 	uint32_t psn, cookie; /* x-amz-rdma-psn and x-amz-rdma-cookie of the client */
-	/* Set by the library: for the response. */
+	/* The library sets the members from here on. The server puts them into its response. */
 	char token[PENSTOCK_OBJECT_OFFER_TOKEN + 1]; /* x-amz-rdma-reply is "200:" and this */
 	uint32_t server_psn, qpn;
 	uint64_t address; /* x-amz-rdma-mr-addr; 0: none, because it is a GET */
@@ -704,10 +712,10 @@ struct penstock_object_pairing {
  * pairing	operation, length, and the client's numbers; receives those of the server
  * out		receives the remote window. penstock_object_forget ends the session
  *
- * After penstock_object_ready, moves of this window must have the session's operation. One at a
- * time, they must cover its bytes once, in their order. The server bounds the sessions in number
- *and memory; the caller bounds their life. The server must name the transport. Any thread. May
- *block.
+ * After penstock_object_ready, moves of this window must have the session's operation. The caller
+ * starts one move at a time. The moves must cover the session's bytes in order, each byte once. The
+ * library limits the number and the memory of the sessions. The caller must limit their duration.
+ * opts->transports of the server must name hipobj-rc-v2. Any thread. May block.
  *
  * -EBADMSG	the token or a number is malformed
  * -EOPNOTSUPP	the server does not serve the client: answer 501 with the header
@@ -724,14 +732,14 @@ PENSTOCK_API int penstock_object_prepare(struct penstock_object_server *server, 
  * Begins the transfer of a session, for the request READY.
  *
  * remote	the remote window of penstock_object_prepare
- * qpn		x-amz-rdma-qpn: number of the client's queue pair; 0: that of the token
+ * qpn		x-amz-rdma-qpn: number of the client's queue pair; 0: the number in the token
  * address	x-amz-rdma-mr-addr: address of the client's memory. A PUT does not need it
  * key		x-amz-rdma-mr-rkey
  *
  * Call it once, before penstock_object_move. Any thread.
  *
- * -EINVAL	the window is not one of hipobj-rc-v2, or the queue pair is not that of the token,
- *or a GET has no address
+ * -EINVAL	the window's transport is not hipobj-rc-v2, the queue pair is not the one in the
+ *		token, or a GET has no address
  */
 PENSTOCK_API int penstock_object_ready(struct penstock_object_remote *remote, uint32_t qpn,
 				       uint64_t address, uint32_t key);

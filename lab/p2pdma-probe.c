@@ -147,7 +147,7 @@ static uint64_t transfer(const struct job *job, int fd, char *buf, bool write, i
 /* Result of comparing the words of the buffer after a read. It is empty after a write, because
  * another process must read and compare the file. */
 struct tally {
-	uint64_t words;	    /* words compared */
+	uint64_t words;	    /* number of words compared */
 	uint64_t right;	    /* number of words with the right value */
 	uint64_t untouched; /* number of words that still have the value from before the read */
 };

@@ -71,7 +71,7 @@ class Model:
 
     def layer(self, index):
         """Returns the numbers of elements of one rank's tensors of a layer. Layer 0 is the
-        embedding. The last two are the output matrix and the last norm."""
+        embedding. The last two layers are the output matrix and the last norm."""
         shards = self.data if self.zero == 3 else 1
         parts = shards * self.tensor
         if index in (0, self.layers + 1):
@@ -180,7 +180,8 @@ def fitting(model, folder, device):
     left, ranks = space.f_bavail * space.f_frsize * 0.9, 0
     while ranks < model.ranks:
         nbytes, place = model.bytes_of(ranks), ranks % len(places)
-        places[place] -= nbytes + (GIB if device == "cuda" else 0)  # a context of CUDA
+        # On a GPU, the rank also needs 1 GiB for its CUDA context.
+        places[place] -= nbytes + (GIB if device == "cuda" else 0)
         left -= nbytes
         if places[place] < 0 or left < 0:
             break

@@ -68,7 +68,7 @@ def main():
     print(f"penstock  first {first:8.3f}  again {again:8.3f}", flush=True)
     try:
         theirs = DefaultSavePlanner(enable_plan_caching=True)
-    except TypeError:  # This torch keeps no plans.
+    except TypeError:  # This version of torch keeps no plans.
         theirs = DefaultSavePlanner()
     first, _ = seconds(theirs.create_global_plan, plans)
     unchanged = [SavePlan([], usable=False)] * ranks

@@ -65,7 +65,7 @@ make_cuda_home() {
 	ln -s "$carried/prefix/include/penstock/cufile.h" "$home/include/"
 	ln -s "$carried/prefix/lib/penstock/libcufile.so.0" "$home/lib64/libcufile.so"
 	[ -e /usr/include/libaio.h ] || ln -sfn "$carried/aio/libaio.h" "$home/include/libaio.h"
-	# Programs find these two libraries when they run.
+	# The folder run has the two libraries that programs need when they run.
 	ln -s "$carried/aio/libaio.so.1" "$carried/prefix/lib/libpenstock.so.0" "$home/run/"
 	ln -s "$carried/aio/libaio.so.1" "$home/lib64/libaio.so"
 	echo "CUDA $real, driver $libcuda, runtime $item"
@@ -99,12 +99,12 @@ export CUDA_HOME=$work/cuda CPATH=$work/cuda/include LIBRARY_PATH=$work/cuda/lib
 export LD_LIBRARY_PATH=$work/cuda/run${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export TORCH_EXTENSIONS_DIR=$work/ops PENSTOCK=$carried/prefix/bin/penstock
 export PENSTOCK_CLIENT_DIR=$work PENSTOCK_DEEPSPEED=$carried
-# DeepSpeed reads these for optional features, and torch for its list of GPU architectures.
+# torch compiles for the GPU architectures in this variable.
 export TORCH_CUDA_ARCH_LIST=9.0
 "$PENSTOCK" --version | tee -a "$log"
 say "DeepSpeed is installed"
 
-# ---- its operations, all at the same time ----
+# ---- DeepSpeed's operations, built at the same time ----
 build() { # BUILDER: builds and loads one operation
 	local log=$work/build-$1.log
 	timeout "$(left)" "$PENSTOCK" run -- python3 -c "
@@ -126,7 +126,7 @@ wait "${builders[@]}"
 cat "$work"/built-* | tee -a "$log"
 say "operations built: $(find "$work/ops" -name '*.so' -printf '%f ')"
 
-# ---- its own test, and the step ----
+# ---- DeepSpeed's own test, and the ZeRO-3 step ----
 status=0
 if wanted client; then
 	step client 120 tests/clients/run --out "$work" --limit 110 deepspeed || status=1
@@ -136,7 +136,8 @@ if wanted client; then
 	tail -40 "$work/clients.log" | tee -a "$log"
 fi
 if wanted zero3; then
-	# The last 50 s are for the last round and for the writers.
+	# zero3.py ends earlier than the budget, so that 50 s remain for its last round and for the
+	# checkpoint writers.
 	step zero3 "$(left)" timeout -s INT -k 20 "$(($(left) - 20))" \
 		python3 bench/deepspeed/zero3.py --dir "$work" --logs "$work" \
 		--penstock "$PENSTOCK" --variants "${BENCH_VARIANTS:-$variants}" --save \

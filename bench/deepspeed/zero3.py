@@ -127,7 +127,8 @@ def save(engine, args):
 
 
 def worker(args):
-    """Obeys the lines of standard input: a number of steps, `save`, or the end."""
+    """Runs in the process of a variant. Reads lines from standard input: a number of steps to
+    train, or `save`. Ends when standard input ends."""
     answers = os.fdopen(args.answers, "w", buffering=1)
     engine = engine_of(args)
     step = step_of(engine, args)
@@ -145,13 +146,13 @@ def worker(args):
         print(json.dumps(dict(answer, paths=counted(args))), file=answers)
     answers.close()
     sys.stdout.flush()
-    os._exit(0)  # Not measured: how DeepSpeed and the libraries end.
+    os._exit(0)  # Skips the clean-up of DeepSpeed and the libraries, which is not measured.
 
 
 # ---- the run ----
 
 class Variant:
-    """A process that trains, and what it has reported."""
+    """A process that trains with one variant, and the reports that it has printed."""
 
     def __init__(self, name, number, args):
         self.name, self.seconds, self.losses, self.error = name, [], [], ""
@@ -167,7 +168,7 @@ class Variant:
         env = dict(os.environ, CUFILE_LOGFILE_PATH=os.path.join(args.logs, f"cufile-{name}.log"))
         if name.startswith("gds") and args.penstock:
             command = [args.penstock, "run", "--"] + command
-        # The processes end by closing their input, also if this process is killed.
+        # Each process ends when its standard input is closed, also if this process is killed.
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log,
                                             stderr=log, pass_fds=[write], cwd=work, env=env,
@@ -227,7 +228,8 @@ class Variant:
 
 
 def rows_of(variants, wanted, args):
-    least = args.layers * args.hidden * args.hidden  # Half of the bytes: an element has two.
+    # An element has two bytes, so this is half of the bytes.
+    least = args.layers * args.hidden * args.hidden
     for variant in variants:
         error = variant.error
         if not error and variant.losses != wanted[:len(variant.losses)]:

@@ -146,7 +146,7 @@ def runai_reader(endpoint, bucket, key, device, threads):
         with FileStreamer() as streamer:
             streamer.stream_files([FileChunks(0, f"s3://{bucket}/{key}", 0, pieces)])
             for _, index, tensor in streamer.get_chunks():
-                # On the host, the bytes are where they should be: in memory of the program.
+                # For device host, the bytes are already in the program's memory.
                 if device != "host":
                     memory[index * piece:index * piece + tensor.numel()].copy_(tensor.view(-1))
         if device != "host":

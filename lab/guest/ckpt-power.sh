@@ -5,8 +5,8 @@
 # ckpt-power.sh write SAVE [PRELOAD] saves checkpoints with tests/ckpt/save.c, which prints a line
 # after each, until the host cuts the power. PRELOAD is a library to preload into SAVE only.
 # ckpt-power.sh verify PENSTOCK SERIAL... checks the checkpoints of each drive. $LAB_OUT/SERIAL
-# has the lines that were printed before the cut. It only prints the results. The host decides which
-# drive must have kept its checkpoints.
+# has the lines that were printed before the cut. This script only prints the results. The host
+# decides which drive must have kept its checkpoints.
 set -euo pipefail
 mode=$1
 command=$2

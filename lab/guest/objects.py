@@ -69,7 +69,7 @@ class Model:
         """Returns the next request, and assumes that it is carried out."""
         number, self.number = self.number, self.number + 1
         source = random.Random(f"{self.seed} {self.writer} {number}")
-        # All writers claim the same names at the same numbers.
+        # All writers claim the same names: they try to create the object at the same numbers.
         if random.Random(f"{self.seed} {number}").random() < 0.15:
             return Request("claim", f"shared/{number}", None, number, 100)
         kind = source.choice(("put", "put", "put", "copy", "delete", "parts"))
@@ -167,7 +167,7 @@ def carry_out(client, writer, request):
     body = body_of(writer, request.number, request.length)
     if request.kind == "claim":
         status, _, text = client.send("PUT", request.name, body, {"if-none-match": "*"})
-        # A writer that came too late, or at the same moment.
+        # 409 and 412: another writer has created the object earlier, or at the same moment.
         if status not in (200, 409, 412):
             raise ValueError(f"claim of {request.name}: status {status}: {text[:300]!r}")
         return "won" if status == 200 else "late"
@@ -202,10 +202,12 @@ class Writers:
         self.barrier = threading.Barrier(WRITERS, self.rest)
 
     def rest(self):
-        """Called by one writer when all of them have ended a round."""
+        """One writer calls this function when all writers have ended a round."""
         self.round += 1
         if self.name != "root":
-            # No later sync of the control can save this object.
+            # The gateway of `files` or `folders` (the controls) does not sync. No writer makes a
+            # request after this one until the host has copied the drive, so no later sync can
+            # save this object.
             key = f"last/{self.round}"
             Client(self.url).expect(200, "PUT", key, body_of("last", self.round, 10))
             say(f"durable {self.name} last {self.round} put")
@@ -240,7 +242,7 @@ def write(url, name, seed, rounds):
     client = Client(url)
     client.expect(200, "PUT")
     say(f"durable {name} bucket 0 made")
-    # An upload that nobody completes, for the repair.
+    # Leaves an upload that nobody completes. The repair must remove it.
     begin_parts(client, "abandoned", [b"x" * 5000])
     writers = Writers(url, name, seed, int(rounds))
     threads = [threading.Thread(target=writers.run, args=(n,)) for n in range(WRITERS)]
@@ -253,7 +255,7 @@ def write(url, name, seed, rounds):
 # ---- checking ----
 
 class Check:
-    """Compares the objects of a gateway with acknowledgements."""
+    """Compares the objects of a gateway with the requests that it acknowledged."""
 
     def __init__(self, client, name, seed, file):
         self.client, self.seed = client, seed
@@ -323,7 +325,7 @@ class Check:
         return f"{more[0]} should not exist" if more else None
 
     def check_writer(self, writer, exact):
-        """Finds the number of requests after which the objects would be what they are."""
+        """Checks that the objects of a writer are those after some number of its requests."""
         model, first = Model(self.seed, writer), None
         while model.number <= self.last[writer]:
             model.next()

@@ -7,8 +7,8 @@
 # files or folders, and then `root`, without PRELOAD. lab/guest/objects.py says what it prints.
 # serve-power.sh verify PENSTOCK PYTHON SEED SERIAL... repairs the root of each drive and checks its
 # objects. $LAB_OUT/SERIAL has the lines that were printed before the cut. If SERIAL begins with
-# `busy`, requests were in flight. It only prints the results. The host decides which drive must
-# have kept its objects.
+# `busy`, requests were in flight. This script only prints the results. The host decides which drive
+# must have kept its objects.
 set -euo pipefail
 mode=$1
 penstock=$2

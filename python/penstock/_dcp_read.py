@@ -92,7 +92,7 @@ def _is_whole(what: _torch_pickle.Description, nbytes: int) -> bool:
 
 @dataclasses.dataclass
 class LoadReport:
-    """What a rank's part of a load has done.
+    """The results of a rank's part of a load.
 
     Attributes:
         bytes: number of bytes delivered.

@@ -66,7 +66,7 @@ def _item_bytes(item: WriteItem) -> int:
 
 
 class SaveReport:
-    """What a rank's part of a save has done.
+    """The results of a rank's part of a save.
 
     Attributes:
         bytes: number of bytes written.
@@ -420,7 +420,7 @@ class StorageWriter(FileSystemWriter):
                                           stop=stop, tell=tell.function(i), **self.how)
                 self._link(folder, names[i])
             except BaseException:
-                stop.failed = True  # The other parts are of no use either.
+                stop.failed = True  # Stops the other parts, which are useless, too.
                 raise
             return report
 

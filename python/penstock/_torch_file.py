@@ -218,7 +218,7 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
 # ---- load ------------------------------------------------------------------------------
 
 class FileReport:
-    """What a call of load did. The call fills the object that it gets as argument `report`.
+    """The results of a call of load. The call fills the object that it gets as argument `report`.
 
     Attributes:
         fallback: None if Penstock read the tensors; else one sentence that says why torch.load

@@ -27,7 +27,7 @@ READING, WRITING, EXACT = 0, 1, 2  # PENSTOCK_READ, PENSTOCK_WRITE, PENSTOCK_R_E
 
 
 class TransferReport:
-    """What a transfer has done.
+    """The results of a transfer.
 
     Attributes:
         bytes: number of bytes moved.

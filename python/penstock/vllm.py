@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loader for vLLM's option `--load-format penstock`.
 
-vLLM's plug-in entry point calls `register`. The loader is vLLM's default loader, which finds
-and checks the files, chooses the tensors and measures the time, except that Penstock reads the
-safetensors files. Importing this module imports nothing of vLLM."""
+vLLM's plug-in entry point calls `register`. The loader is a subclass of vLLM's default loader,
+which finds and checks the files, chooses the tensors and measures the time. The subclass reads the
+safetensors files with Penstock. Importing this module imports nothing of vLLM."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def _shows_bar(wanted: bool) -> bool:
 
 @contextlib.contextmanager
 def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
-    """Replaces the functions READERS of vLLM's default loader by `read` inside the block."""
+    """Replaces the functions READERS of vLLM's default loader by `read` until the `with` block
+    ends."""
     from vllm.model_executor.model_loader import default_loader
     old = {name: getattr(default_loader, name) for name in READERS
            if hasattr(default_loader, name)}
@@ -84,8 +85,9 @@ def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stand_in(source: Any, elsewhere: Optional[str]) -> Iterator[Any]:
-    """Returns a Source with which vLLM chooses files. If the weights are elsewhere, this is a
-    folder with an empty file, which the reader does not use."""
+    """Yields a Source in which vLLM looks for files. `elsewhere` is the option `weights`, the place
+    of the weights if they are not in `source`. The Source is then a temporary folder with an empty
+    safetensors file, which is not read."""
     if elsewhere is None:
         yield source
         return
@@ -146,7 +148,8 @@ def loader_class() -> Any:
                                     needs=_needs(local_expert_ids),
                                     progress=_shows_bar(use_tqdm_on_load))
 
-            # vLLM chooses the files and the experts, notes the time, and adds the prefix.
+            # vLLM's method chooses the files and the experts, notes the time, and adds the prefix
+            # of the tensors' names. It calls `reader`.
             with _readers_replaced(reader), _stand_in(source, elsewhere) as chosen:
                 steps = super()._get_weights_iterator(chosen)
             if not read:

@@ -41,7 +41,7 @@ enum pst_check_state {
 enum pst_check_need {
 	/* The gate has no effect on Penstock; only other transports or other software need it. */
 	PST_NEED_NOTHING,
-	/* The same path carries the bytes, but more slowly than with an open gate. */
+	/* While the gate is not open, the same path carries the bytes, but more slowly. */
 	PST_NEED_SPEED,
 	PST_NEED_DIRECT,  /* While the gate is not open, no path is direct. */
 	PST_NEED_NO_COPY, /* While the gate is not open, the CPU copies every byte. */

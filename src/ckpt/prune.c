@@ -173,8 +173,8 @@ static int lock_is_held(void *user, const struct dirent *e)
 	return held;
 }
 
-/* What the objects of locks below a prefix look like: a sum of their ETags and times, and the
- * newest time. */
+/* A summary of the lock objects below a prefix: a sum of their ETags and times, and the newest
+ * time. It changes when a lock is renewed. */
 struct beats {
 	uint64_t sum;
 	int64_t newest_ns;

@@ -575,8 +575,7 @@ struct pst_path_facts {
 	bool quick; /* false if a plan shall use the path only after all quick paths */
 	/* For path rdma: the far side of the storage can access windows in the device's memory. */
 	bool device_windows;
-	/* What explanations and reports tell about the path if it is used; "" if there is nothing.
-	 */
+	/* Text about the path for explanations and reports, if the path is used; "": no text. */
 	char note[PENSTOCK_TEXT_MAX];
 	/* A success of this path is trusted only after a canary has compared bytes. */
 	bool canary;

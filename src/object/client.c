@@ -46,7 +46,9 @@ struct penstock_object_window {
 	struct entry entry;
 	struct penstock_object_buffer *buffer;
 	struct pst_object_target target; /* used if the client has no plane */
-	struct pst_plane_grant *plane;	 /* the window in the plane; NULL without a plane */
+	/* The window as the plane knows it (object/plane_client.h). A plane is a process that holds
+	 * the network card, see penstock_object.h. NULL: the client has no plane */
+	struct pst_plane_grant *plane;
 	enum penstock_op op;
 	_Atomic bool busy; /* a request is in flight */
 };

@@ -63,7 +63,7 @@ struct rdma_lane {
 	enum penstock_why refused_why;
 };
 
-/* What a chunk needs. */
+/* The window that a chunk needs: for which storage, in which memory, and how long. */
 struct need {
 	struct penstock_storage *st;
 	struct penstock_device *dev; /* NULL: host memory */

@@ -17,8 +17,8 @@
 void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_reply *reply,
 	       struct penstock_object_verdict *verdict);
 
-/* The same for the response to the READY of a session of hipobj-rc-v2 (hipobj.h), which moves
- * exactly `len` bytes. Protocol and cookie are checked elsewhere. */
+/* Judges the response to the READY of a session of hipobj-rc-v2 (hipobj.h), which moves exactly
+ * `len` bytes. Fills the same members as pst_judge. The caller checks protocol and cookie. */
 void pst_judge_final(uint64_t len, const struct penstock_object_reply *reply,
 		     struct penstock_object_verdict *verdict);
 

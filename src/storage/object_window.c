@@ -41,13 +41,13 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
-/* What a server has answered to a window in the memory of a device. */
+/* Whether the server can access windows in the memory of one device, as its last answer showed. */
 struct reach {
 	struct reach *next;
-	uint64_t serial; /* of the device */
+	uint64_t serial; /* serial number of the device */
 	bool reached;
 	uint64_t asked_ns;
-	struct pst_err why; /* if it is not reached */
+	struct pst_err why; /* why the server cannot access the device, if `reached` is false */
 };
 
 struct pst_object_windows {
@@ -531,7 +531,8 @@ static void judge_device(struct pst_object_grant *grant)
 	}
 	if (verdict->next == PENSTOCK_OBJECT_BODY)
 		verdict->next = PENSTOCK_OBJECT_RESEND;
-	/* The same request with another window shows whether the server knows tokens. */
+	/* This response is no reason to stop sending tokens: only a request with a window in host
+	 * memory shows whether the server accepts them. */
 	verdict->remember = 0;
 }
 

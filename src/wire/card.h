@@ -68,7 +68,7 @@ int pst_card_queue_wait(struct pst_card_queue *queue, const struct pst_wire_chan
 /* Returns the error for a completion that failed. */
 int pst_card_status_fail(const struct pst_verbs *v, enum ibv_wc_status status, struct pst_err *err);
 
-/* The other side of a queue pair. */
+/* The queue pair at the other side of a connection: address and numbers. */
 struct pst_card_far {
 	union ibv_gid gid;
 	uint16_t lid;

@@ -149,8 +149,9 @@ static void tell(struct pst_wire_client *client, const struct pst_wire_grant *gr
 {
 	for (struct pst_wire_conn *conn = client->conns; conn; conn = conn->next)
 		if (conn->ops == &pst_shm1_client && (!grant || conn->grant == grant))
-			/* If the server's queue is full, the server does not read, and the release
-			 * will cut it off. */
+			/* The result is ignored: the send fails if the socket's queue is full,
+			 * because the server does not read. A release waits for the server's answer
+			 * to REVOKE. If there is none, it ends the connection (hang_up). */
 			(void)pst_shm1_send(conn->fd, message, -1);
 }
 

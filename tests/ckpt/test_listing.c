@@ -10,7 +10,7 @@
 #define HEAD "<?xml version=\"1.0\"?>\n<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/\">"
 #define TAIL "</ListBucketResult>\n"
 
-/* What the objects of a page look like as one text. */
+/* The objects of the parsed page, as one text. */
 static char seen[1024];
 
 static int add(void *user, const struct pst_listed *o)

@@ -30,13 +30,13 @@ static char name[256];
 
 /* ---- the calls ---- */
 
-/* True: the calls of all threads are counted. False: only those of the test's own thread. */
+/* True: the test counts the calls of all threads. False: it counts only those of its own thread. */
 static _Atomic bool all_threads;
 static pthread_t main_thread;
 static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
 /* True after a submit: polls find no completion until this thread has waited in the kernel. */
 static _Thread_local bool hides;
-/* Number of completions for which each wait in the kernel waits; 0: as many as the library asks
+/* Minimum number of completions of each wait in the kernel; 0: the number that the library asks
  * for. */
 static _Atomic unsigned together;
 /* True: each poll finds at most one completion. */
@@ -260,8 +260,8 @@ static void inline_lane_submits_together(void **state)
 	mem_check(host, mem);
 }
 
-/* Each read on a lane with a thread causes at most two wakes. The submitting thread wakes the
- * lane, and the lane wakes the waiting thread. */
+/* Each read that a lane with a thread of its own carries causes at most two wakes. The submitting
+ * thread wakes the lane, and the lane wakes the waiting thread. */
 static void lane_wakes_once(void **state)
 {
 	struct penstock_queue *q;
@@ -356,7 +356,7 @@ static void gpu_copies_share_calls(void **state)
 	calls_reset();
 	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
 	together = 0;
-	/* The lane reaps 16 reads at a time. */
+	/* The lane takes 16 completed reads at a time, so it needs 2 to 4 batches. */
 	assert_in_range(driver_calls("cuMemcpy3DBatchAsync_v2") - batches, 2, 4);
 	assert_int_equal(driver_calls("cuMemcpy2DAsync_v2") + driver_calls("cuMemcpyHtoDAsync_v2"),
 			 alone);

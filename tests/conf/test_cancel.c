@@ -259,7 +259,8 @@ static void deadline_while_store_holds_transfers(void **state)
 		assert_int_equal(back[i], 0x11);
 }
 
-/* As above, with an inline lane, whose owner sleeps in penstock_wait meanwhile. */
+/* A deadline cancels transfers of an inline lane while the owner of the queue sleeps in
+ * penstock_wait. The request completes while the store still holds its transfers. */
 static void deadline_of_own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

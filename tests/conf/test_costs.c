@@ -37,8 +37,8 @@ static void unused_entries_cost_no_memory(void **state)
 	(void)state;
 	begin_case(0, 1);
 	opts.size = sizeof(opts);
-	/* Starts the pump before the measurement, because the pump's memory does not belong to the
-	 * queue. */
+	/* Starts the device's pump (its threads and their memory) before the measurement, because
+	 * this memory does not belong to the queue. */
 	submit_read(0, 0, 4096);
 	assert_int_equal(wait_queue(1, 1, -1), 1);
 	before = resident_pages();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests path rdma with a storage of its own, whose far side is a thread of this process. The far
- * side writes to windows in the memory of a stand-in GPU, refuses them, or loses its access. Each
- * case compares all bytes, and in which memory the windows were. tests/s3/device_windows has the
- * same with real servers.
+ * Tests path rdma with a storage that this file defines. A window is memory into which a server
+ * moves bytes. Here, threads of this process are the server, called the far side. They write to
+ * windows in the memory of a stand-in GPU, refuse them, or lose their access. Each case compares
+ * all bytes, and checks in which memory the windows were. tests/s3/device_windows tests the same
+ * with real servers.
  */
 #include "test.h"
 
@@ -26,17 +27,17 @@
 static unsigned char *bytes, *back;
 static struct penstock_device *host, *gpu, *other;
 
-/* What the far side does, and what it has counted. */
+/* The faults that a case sets, and the events that the far side counts. */
 static struct {
-	bool unreachable;	      /* it reaches no memory of a device */
-	bool no_memory;		      /* a device has no memory for windows */
-	_Atomic int refuse;	      /* number of windows of a device to refuse */
-	_Atomic int spoil;	      /* number of transfers of a device's windows to lose */
-	_Atomic int waits;	      /* number of transfers at whose end a stream waits */
-	_Atomic unsigned fills[2];    /* transfers by memory: host, device */
+	bool unreachable;	      /* the far side cannot access memory of a device */
+	bool no_memory;		      /* devices have no memory for windows */
+	_Atomic int refuse;	      /* number of transfers to refuse in device windows */
+	_Atomic int spoil;	      /* number of transfers to fail and lose in device windows */
+	_Atomic int waits;	      /* number of transfers at whose end a stream begins to wait */
+	_Atomic unsigned fills[2];    /* transfers into windows: in host memory, in a device */
 	_Atomic unsigned opened[2], closed[2];
-	_Atomic unsigned busy;	      /* windows of a device that are in use */
-	_Atomic unsigned used_spoilt; /* transfers through a window that was spoilt */
+	_Atomic unsigned busy;	      /* number of device windows in use */
+	_Atomic unsigned used_spoilt; /* number of transfers into spoilt windows */
 } far;
 
 struct far_window {
@@ -89,7 +90,7 @@ static int windows_reach(struct penstock_storage *st, struct penstock_device *de
 			       : 0;
 }
 
-/* Takes one of a number of events that are to happen. */
+/* Returns whether the fault whose remaining count is *left must occur now, and then counts it. */
 static bool take(_Atomic int *left)
 {
 	int n = atomic_load(left);
@@ -172,14 +173,14 @@ static const struct pst_storage_ops far_ops = {.name = "far",
 
 /* ---- reads ---- */
 
-/* The result of a read, with the row of path rdma. */
+/* The outcome of a read: the report, and its row of path rdma. */
 struct result {
 	struct penstock_report report;
 	const struct penstock_report_path *row;
-	unsigned fills[2]; /* transfers by memory */
+	unsigned fills[2]; /* transfers into windows in host memory, and in a device */
 };
 
-/* Reads into segments, and compares nothing. */
+/* Reads into segments. The caller compares the bytes. */
 static void read_segs(struct penstock_storage *st, const struct penstock_seg *segs, unsigned count,
 		      struct result *out)
 {
@@ -243,7 +244,7 @@ static int setup(void **state)
 	       penstock_device_open("cuda:1", NULL, &other) < 0;
 }
 
-/* Closes the devices, after which no window may be left. */
+/* Closes the devices. Then every window must be closed. */
 static int teardown(void **state)
 {
 	(void)state;
@@ -284,7 +285,7 @@ static void bytes_pass_through_the_device(void **state)
 	penstock_close(st);
 }
 
-/* Rows with a pitch in both memories, at odd addresses, and single bytes. */
+/* Reads rows with gaps in the storage and in memory, at odd addresses, and single bytes. */
 static void rows_are_placed(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -328,7 +329,8 @@ static void rows_are_placed(void **state)
 	penstock_close(st);
 }
 
-/* The chunk of a window that is refused starts again, in host memory; so do later chunks. */
+/* If the far side refuses a window in device memory, the chunk starts again with a window in host
+ * memory. Later chunks use host memory at once. */
 static void refused_windows_move_to_the_host(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -343,7 +345,7 @@ static void refused_windows_move_to_the_host(void **state)
 	assert_int_equal(r.row->why, PENSTOCK_WHY_DECLINED);
 	assert_int_equal(r.report.retries, r.fills[1]);
 	assert_true(r.fills[1] > 0);
-	/* Lanes remember the refusal for some seconds. */
+	/* The lanes (threads that move chunks) remember the refusal for some seconds. */
 	atomic_store(&far.refuse, 0);
 	read_all(st, mem, &r);
 	assert_true(r.fills[0] > 0);
@@ -386,7 +388,7 @@ static void devices_without_memory_have_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* A window of one device is of no use for a chunk with bytes for another device. */
+/* A chunk with bytes for two devices uses a window in host memory. */
 static void chunks_of_two_devices_use_host_windows(void **state)
 {
 	enum { ROW = 700001, COUNT = 40 };
@@ -415,7 +417,8 @@ static void chunks_of_two_devices_use_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* A window to which the far side may still write is closed, and not used again. */
+/* After a lost transfer, the far side may still write to the window. So the library closes this
+ * window and does not use it again. */
 static void spoilt_windows_are_closed(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -426,7 +429,7 @@ static void spoilt_windows_are_closed(void **state)
 	(void)state;
 	assert_int_equal(penstock_alloc(gpu, LEN, &seg.buf), 0);
 	read_all(st, seg.buf, &r);
-	/* No other path is left, because the storage allows windows only. */
+	/* The request fails: this storage allows no other path than rdma. */
 	atomic_store(&far.spoil, 3);
 	assert_int_equal(penstock_transfer(&req, NULL), -EIO);
 	atomic_store(&far.spoil, 0);
@@ -437,7 +440,8 @@ static void spoilt_windows_are_closed(void **state)
 	penstock_close(st);
 }
 
-/* Copies within the device could wait for a stream that waits for a request. */
+/* While a stream waits for a request, the library uses no windows in device memory: the copies out
+ * of such windows could wait for that stream. */
 static void waiting_streams_exclude_device_windows(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -448,7 +452,7 @@ static void waiting_streams_exclude_device_windows(void **state)
 	assert_int_equal(penstock_alloc(gpu, LEN, &mem), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	pst_device_stream_enter(gpu);
-	/* test_copy uses the lanes of the device, but no queue of a stream */
+	/* read_all compares by test_copy, which uses the device's lanes, but no stream's queue. */
 	read_all(st, mem, &r);
 	assert_int_equal(r.fills[1], 0);
 	pst_device_stream_leave(gpu);

@@ -56,7 +56,7 @@ static int graph_teardown(void **state)
 	return teardown(state);
 }
 
-/* ---- what the cases share ---- */
+/* ---- functions that several cases use ---- */
 
 /* A captured graph and one executable of it. */
 struct graph {
@@ -249,7 +249,7 @@ static void late_values(void **state)
 	graphs_await_gone();
 }
 
-/* The request is longer than its stage, so each replay uses the stage's memory in many rounds. */
+/* The request is longer than its stage (pinned memory). Each replay fills the stage many times. */
 static void many_rounds(void **state)
 {
 	struct penstock_late late = late_fixed();
@@ -333,7 +333,7 @@ static void two_requests_in_one_graph(void **state)
 			 PST_CU_OK);
 	g = capture_end();
 	assert_int_equal(graphs.nodes(g.graph, NULL, &nodes), PST_CU_OK);
-	/* four for each request, two host functions, a memset and a copy */
+	/* The graph has four nodes for each request, two host functions, a memset and a copy. */
 	assert_int_equal(nodes, 12);
 	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0);
 	for (unsigned i = 0; i < 100; i++) {
@@ -744,7 +744,7 @@ static void overlapping_replays(void **state)
 
 	(void)state;
 #ifdef __SANITIZE_THREAD__
-	/* Overlapping replays write the same device memory, which the sanitizer would report. */
+	/* Path null writes nothing. The sanitizer would report overlapping writes to `mem`. */
 	req.path = "null";
 #endif
 	g = capture(&req, PST_CU_CAPTURE_GLOBAL);

@@ -47,7 +47,8 @@ static _Atomic unsigned slow_window;
  * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
-/* Number of windows, and of pread calls, that succeed. All later ones fail. */
+/* Number of windows that path mapped can populate, and of pread calls that succeed. All later
+ * windows and calls fail. */
 static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
@@ -71,7 +72,9 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 	return __real_pread64(fd, buf, len, off);
 }
 
-/* Waits until other lanes have made some pread calls, and counts the driver's copies meanwhile. */
+/* Called when path mapped populates window number `slow_window`. Waits until the lanes of path
+ * bounce have made SLOW_READS pread calls. Stores in `slow_copies` how many copies to the GPU
+ * (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
 static void wait_for_reads(void)
 {
 	uint64_t give_up = test_now_ns() + 20000000000u;
@@ -317,8 +320,9 @@ static void thrifty_reads_use_one_path(void **state)
 	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "not-needed");
 }
 
-/* Near the end of a fast read, a window of path mapped could end after all other chunks. So path
- * bounce must carry all bytes of a read of less than 32 MiB. */
+/* With effort fast, a window of path mapped that starts late in a read may still be in transfer
+ * when all other chunks have completed, and so delay the read. So a read of less than 32 MiB must
+ * start no such window: path bounce must carry all its bytes. */
 static void short_reads_use_one_path(void **state)
 {
 	struct penstock_report report;

@@ -111,7 +111,6 @@ static void short_request_wakes_a_lane_for_each_piece(void **state)
 		}
 }
 
-/* A long request wakes all lanes. */
 static void long_request_wakes_all_lanes(void **state)
 {
 	(void)state;

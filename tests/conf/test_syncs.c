@@ -195,7 +195,7 @@ static void old_cached_bytes_are_rewritten(void **state)
 	fail_range.code = fail_fdatasync.code = EIO;
 	memset(mem, 0x77, LEN);
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
-	assert_int_equal(direct_writes, 3); /* written again */
+	assert_int_equal(direct_writes, 3); /* the library has written the bytes again */
 	assert_int_equal(fs_calls, 1);
 	expect_bytes();
 	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);

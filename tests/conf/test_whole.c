@@ -284,7 +284,7 @@ static void one_byte_while_a_stream_waits(void **state)
 	assert_int_equal(penstock_alloc(gpu, 2u << 20, &mem), 0);
 	seg.buf = (char *)mem + 4096;
 	stream_hold(&h);
-	/* Reads one byte in stream order, on the stream that waits. */
+	/* A request for one byte in stream order, on the stream that waits. */
 	req = request(&seg, h.stream);
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	for (unsigned i = 16; i <= 20; i++)

@@ -30,7 +30,7 @@ static struct penstock_storage *first, *second, *third;
 static unsigned char *bytes, *back;
 static void *mem;
 static char name[256];
-/* Registrations that are not windows: the lanes' rings. */
+/* Number of registrations that are not windows: those of the lanes' rings (pinned memory). */
 static unsigned long registered_otherwise;
 
 static int setup(void **state)

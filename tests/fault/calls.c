@@ -2,7 +2,7 @@
 /*
  * The wrapped functions of libc, see calls.h. The library calls them. Each wrapper returns the
  * injected failure if its call is the one that must fail. Otherwise it calls the real function.
- * The wrappers must never allocate or lock, because lanes call them.
+ * The wrappers must never allocate or lock, because lanes (the library's threads) call them.
  */
 #include "calls.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The allocators that memory.h wraps. The library calls them. The counters are atomic, because
- * lanes allocate memory when they open. The wrappers themselves must never allocate memory.
+ * lanes (threads of the library) allocate memory when they open. The wrappers themselves must never
+ * allocate memory.
  */
 #include "memory.h"
 

@@ -15,7 +15,8 @@
 #include "storage/file_state.h"
 
 #define LEN (16u << 20)
-#define CHUNK_MAX (1u << 20)  /* the maximum length of a chunk is the length of a slot */
+/* maximum length of a chunk: one slot, the unit of the library's pinned memory */
+#define CHUNK_MAX (1u << 20)
 #define MAPPED_MIN (8u << 20) /* minimum length of a request that path mapped carries by itself */
 
 static struct penstock_device *dev, *host;

@@ -60,9 +60,9 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Opens the route, for which the library runs the canary (a test read of each direct path).
- * Meanwhile the n-th read reports success without delivering its bytes; if `nth` is 0, every read
- * delivers. Returns the number of reads. */
+/* Opens the route, the set of paths between the file and the device. For that, the library runs
+ * the canary, a test read of each direct path. Meanwhile the n-th read reports success without
+ * delivering its bytes; if `nth` is 0, every read delivers. Returns the number of reads. */
 static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;

@@ -421,8 +421,8 @@ static void failed_stream_store_completes_request(void **state)
 	unsetenv("PENSTOCK_STANDIN_DELAY_US");
 }
 
-/* If the mapping of a file cannot be registered, the file is read through the ring instead, and the
- * report says so. */
+/* If the mapping of a file cannot be registered with the driver, the file is read through the ring
+ * (a lane's pinned memory) instead, and the report says so. */
 static void failed_registration_uses_the_ring(void **state)
 {
 	(void)state;

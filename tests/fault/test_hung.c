@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane hangs in a system call, as if a file server went away. Meanwhile each other request on
- * the lane's lists still completes exactly once: when it is cancelled, when its deadline passes,
- * or when the queue closes. A request whose system call has started does not complete, because
- * the kernel may write to its memory until the call returns. No test waits for the lane before
- * it releases the call.
+ * A lane (a thread that moves bytes) hangs in a system call, as if a file server went away.
+ * Meanwhile each other request on the lane's lists still completes exactly once: when it is
+ * cancelled, when its deadline passes, or when the queue closes. A request whose system call has
+ * started does not complete, because the kernel may write to its memory until the call returns. No
+ * test waits for the lane before it releases the call.
  */
 #include "fixture.h"
 #include "request.h"

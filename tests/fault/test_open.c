@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The test opens, creates and commits files and starts pumps. In each of these operations the
- * n-th system call fails, for every n. The operation may fail with the errno of that call, a
- * reason and a sentence; it then leaves no descriptor and no file. Or the operation continues
- * without the feature that needed the system call, and reports that. Existing files keep their
- * bytes.
+ * The test opens, creates and commits files, and starts pumps (a pump is a device's threads and
+ * their memory). In each of these operations the n-th system call fails, for every n. The operation
+ * may fail with the errno of that call, a reason and a sentence; it then leaves no descriptor and
+ * no file. Or the operation continues without the feature that needed the system call, and reports
+ * that. Existing files keep their bytes.
  */
 #include "fixture.h"
 #include "request.h"

@@ -260,8 +260,9 @@ static void queue_closes_while_stream_waits(void **state)
 	stream_release();
 }
 
-/* More requests are cancelled than the library has stages. A stage becomes free again when the
- * stream has passed the operations of its request, and not before. */
+/* More requests are cancelled than the library has stages. A stage is the pinned memory of a
+ * stream-ordered request. It becomes free again only when the stream has passed the operations of
+ * its request. */
 static void cancelled_requests_free_their_stages(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

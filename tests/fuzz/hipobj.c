@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the parsers of the messages of hipobj-rc-v2, whose headers come from the network, and the
- * judge of a READY's response. The input is lines "name: value". A failure is a message outside its
- * bounds that is accepted, or one that changes when it is composed and parsed again.
+ * function that judges the response to a READY. The input has lines of the form "name: value". The
+ * fuzzer fails if a parser accepts a value outside its bounds, or if a parsed message changes when
+ * it is composed and parsed again.
  */
 #include <stdlib.h>
 #include <string.h>

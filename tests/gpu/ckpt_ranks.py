@@ -142,7 +142,7 @@ def checkpointer(pt, mesh, folder, rank, count):
     same(got, state)
     if count > 1:
         if rank == count - 1:
-            os._exit(0)  # It dies before the plan.
+            os._exit(0)  # The process dies before the plan.
         start = time.monotonic()
         saved = checkpoints.save(state, 2)
         assert f"rank {count - 1}:" in str(saved.error), saved.error

@@ -4,9 +4,9 @@
 without NVIDIA's libraries. They contain the functions that torch's libraries refer to, but each
 of them ends the process. So tests can use an old torch, which PyPI has only for CUDA, without
 3 GB of libraries. SITE is the site-packages folder with torch, and OUT the folder for the
-libraries, which must be in LD_LIBRARY_PATH. Libraries that SITE has as packages get no stub: torch
-needs the real CUDA runtime, because it calls it while it is loaded. tests/python/run calls this
-script."""
+libraries, which must be in LD_LIBRARY_PATH. Libraries that SITE has as packages get no stub. One
+of them is the CUDA runtime, whose functions torch calls when it is imported. tests/python/run calls
+this script."""
 
 import glob
 import os

@@ -53,7 +53,7 @@ def plain_state(seed=0):
 
 
 class Single(unittest.TestCase):
-    """One process."""
+    """Tests saves and loads by one process."""
 
     def test_torch_reads_ours(self):
         state, path = plain_state(1), folder()
@@ -491,7 +491,7 @@ def fail_then_save(rank, path):
 
 
 class Ranks(unittest.TestCase):
-    """Several processes."""
+    """Tests saves and loads by several processes."""
 
     def test_both_ways(self):
         for count, kinds in ((2, ("fsdp",)), (4, ("fsdp", "hsdp", "tp")), (16, ("hsdp",))):

@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))
 PENSTOCK = os.path.join(os.environ["PENSTOCK_BUILD"], "penstock")
-# Shorter times than in use, so that the tests are not long.
+# The tests use shorter times than the package's defaults, so that they take less time.
 _object_lock.BEAT_S, _object_lock.LEASE_S = 0.3, 4.0
 Boto = None
 
@@ -123,7 +123,7 @@ def hold(pipe, url):
 
 
 class Dying(pt.ObjectStorageWriter):
-    """Kills its process at a point of a save."""
+    """Kills its process at one of POINTS during a save."""
 
     def __init__(self, point, url):
         super().__init__(url)
@@ -159,7 +159,7 @@ def dies(pipe, point, url, step):
 
 
 class Commit(unittest.TestCase):
-    """What a save leaves in the store, and what penstock ckpt says about it."""
+    """Tests which objects a save leaves in the store, and what penstock ckpt reports about them."""
 
     def test_whole(self):
         run = "s3://bucket/whole"
@@ -181,7 +181,7 @@ class Commit(unittest.TestCase):
         self.assertEqual(ckpt("list", "s3://no-such-bucket/x")[0], 1)
 
     def test_replace(self):
-        """A save below the same prefix leaves only its own objects."""
+        """A second save below the same prefix removes the objects of the first save."""
         url = "s3://bucket/replace/step"
         for step in (1, 2):
             save(url, step, parts=step)
@@ -195,7 +195,8 @@ class Commit(unittest.TestCase):
             save(url, 4, overwrite=False)
 
     def test_unfinished(self):
-        """A reader of a save that has not ended says so."""
+        """If a save has not written its marker, a load says that the save was interrupted or still
+        runs."""
         url = "s3://bucket/unfinished/step"
         save(url, 1)
         Boto.delete_object(Bucket="bucket", Key="unfinished/step/.metadata")
@@ -204,7 +205,8 @@ class Commit(unittest.TestCase):
         self.assertEqual(states("s3://bucket/unfinished"), {"step": "incomplete"})
 
     def test_damage(self):
-        """Each bit flip and truncation is reported with part, item and offset."""
+        """penstock ckpt verify reports each bit flip and truncation with part, item and
+        offset."""
         rng, url = random.Random(SEED), "s3://bucket/damage/step"
         save(url, 1)
         data = body("damage/step/__0_0.distcp")
@@ -236,9 +238,9 @@ class Commit(unittest.TestCase):
             save(f"{run}/step-{step}", step, keep=2)
         self.assertEqual(states(run), {"step-10": "complete", "step-11": "complete"})
         Boto.delete_object(Bucket="bucket", Key="prune/step-10/.metadata")
-        # The part of a rank that the smaller world of the newest save does not have.
+        # A stray object: a part of rank 5, although the save of step 11 had only one rank.
         put("prune/step-11/__5_0.distcp", b"x" * 1000)
-        time.sleep(1.1)  # Times of objects may be whole seconds.
+        time.sleep(1.1)  # The store may round the times of objects to seconds.
         save(f"{run}/step-12", 12)
         code, told = ckpt("list", run)
         self.assertEqual([(c["state"], c["stray_files"]) for c in told["checkpoints"]],
@@ -255,7 +257,7 @@ class Commit(unittest.TestCase):
 
 
 class Locks(unittest.TestCase):
-    """Two jobs that save below one prefix."""
+    """Tests two jobs that save below one prefix."""
 
     def test_two_jobs(self):
         url = "s3://bucket/lock/step"
@@ -308,7 +310,8 @@ class Locks(unittest.TestCase):
         self.assertEqual(sorted(held), ["held"] + ["refused"] * 3)
 
     def test_same_process(self):
-        """A save that fails on another rank does not lock out the next one of this process."""
+        """If a save fails on another rank, this process still holds its lock. The next save of this
+        process gets the lock nevertheless."""
         url = "s3://bucket/again/step"
         left = pt.ObjectStorageWriter(url)
         left.set_up_storage_writer(True)
@@ -359,7 +362,7 @@ def save_local(rank, url):
 
 
 class Deaths(unittest.TestCase):
-    """Processes and ranks that die in a save."""
+    """Tests saves during which a process or a rank dies."""
 
     def test_points(self):
         for number, point in enumerate(POINTS):
@@ -377,7 +380,7 @@ class Deaths(unittest.TestCase):
                     path = checkpoints.load(got)
                     self.assertEqual((path, got["step"]),
                                      (f"{run}/step-{1 + whole}", 1 + whole))
-                    # The next attempt waits for the dead job's lock.
+                    # This save waits until the lock of the killed process has expired.
                     self.assertTrue(checkpoints.save(state_of(3), 2).ok)
                 self.assertEqual(load(f"{run}/step-2"), 3)
 
@@ -404,8 +407,8 @@ class Deaths(unittest.TestCase):
             step = max(int(name[5:]) for name in found)
 
     def test_ranks(self):
-        """A rank dies in write_data: the others name it, and the earlier checkpoint loads, also on
-        another number of ranks."""
+        """If a rank dies in write_data, the errors of the other ranks name it. The earlier
+        checkpoint can be loaded, also by another number of ranks."""
         run = "s3://bucket/ranks"
         self.assertEqual(ranks.run(3, save_ranks, run, 1), [True] * 3)
         started = time.monotonic()
@@ -417,7 +420,7 @@ class Deaths(unittest.TestCase):
         self.assertEqual(ranks.run(2, load_ranks, run), [("step-1", True)] * 2)
 
     def test_local(self):
-        """Ranks that save for themselves have manifests and markers of their own."""
+        """If each rank saves without the others, each has its own manifest and marker."""
         url = "s3://bucket/local/step"
         ranks.run(3, save_local, url)
         code, told = ckpt("list", url)
@@ -429,7 +432,7 @@ class Deaths(unittest.TestCase):
 
 
 class Resume(unittest.TestCase):
-    """A Checkpointer below a prefix."""
+    """Tests a Checkpointer whose checkpoints are below a prefix of a bucket."""
 
     def test_resume(self):
         run = "s3://bucket/resume"

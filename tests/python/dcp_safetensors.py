@@ -93,7 +93,7 @@ def load_sharded(rank, count, kind, path, who):
 
 
 class Whole(unittest.TestCase):
-    """One process."""
+    """Tests saves and loads by one process."""
 
     def same(self, got, want):
         self.assertEqual(list(got), list(want))

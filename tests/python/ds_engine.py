@@ -155,8 +155,8 @@ def latest(folder):
 
 class Engine(unittest.TestCase):
     def test_round_trip(self):
-        """save_checkpoint and load_checkpoint with ZeRO 1 and ZeRO 3, on two ranks: DeepSpeed's own
-        engine reads the files, and this one reads DeepSpeed's."""
+        """With ZeRO 1 and ZeRO 3 on two ranks, DeepSpeed's own engine reads this engine's files,
+        and this engine reads DeepSpeed's files."""
         for stage in (1, 3):
             folder = os.path.join(TMP, f"zero{stage}")
             self.assertEqual(ranks.run(2, round_trip, stage, folder, seconds=400), [True, True])

@@ -251,7 +251,7 @@ class Errors(unittest.TestCase):
             with self.assertRaises(safetensors.SafetensorError) as caught:
                 ask(ours, penstock)
             self.assertIsInstance(caught.exception, kind)
-            # SafetensorError has its message in args[0], and programs search for words there.
+            # Programs search for words in args[0], where SafetensorError has its message.
             self.assertEqual(caught.exception.args, (str(caught.exception),))
             again = pickle.loads(pickle.dumps(caught.exception))
             self.assertEqual(str(again), str(caught.exception))

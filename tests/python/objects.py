@@ -31,7 +31,7 @@ from store import SECRET, TMP, Store, body, client, put
 
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 RANDOM = random.Random(SEED)
-# Keys that a URL, a query or a file name would change.
+# Keys that would change if a program put them into a URL, a query or a file name unescaped.
 KEYS = ["plain", "a/b/c.bin", "space and+plus", "hash#mark?query=1&x=2", "percent%41%2F",
         "ümlaut-✓", "dots/../here", "double//slash", "end/", "quote\"<&>'", "a" * 300,
         "~tilde-._!$()*,;:@="]
@@ -47,7 +47,7 @@ def tearDownModule():
 
 
 class Questions(unittest.TestCase):
-    """Small requests: they need no data path."""
+    """Tests requests that move no object data, such as listings and requests for sizes."""
 
     def test_names(self):
         for key in KEYS:
@@ -111,7 +111,8 @@ class Questions(unittest.TestCase):
         self.assertNotIn("secret", str(caught.exception))
 
     def test_keys(self):
-        """Keys from the environment or a profile. Without keys, the error tells what to set."""
+        """The client finds the keys in the environment or in a profile. Without keys, the error
+        says what to set."""
         old = dict(os.environ)
         try:
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -132,7 +133,7 @@ class Questions(unittest.TestCase):
 
 
     def test_checked(self):
-        """A request cannot be changed by what its parts contain."""
+        """The client refuses invalid headers, methods and URLs, which could change a request."""
         url = client().url("bucket/key")
         for words, call in (
                 ("header 'x-a'", lambda: _s3.ask(url, "GET", headers={"x-a": "b\r\nx-c: d"})),
@@ -153,7 +154,7 @@ class Questions(unittest.TestCase):
                 self.assertIn(caught.exception.errno, (errno.EINVAL, errno.E2BIG))
 
     def test_documented(self):
-        """The blocks of docs/python.md about objects are a program that runs."""
+        """Runs the blocks of docs/python.md about objects as one program."""
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs",
                                "python.md"), encoding="utf-8") as f:
             text = f.read()
@@ -161,7 +162,7 @@ class Questions(unittest.TestCase):
         self.assertGreater(len(blocks), 1)
         space, output = {}, io.StringIO()
         os.environ["AWS_ENDPOINT_URL"] = Store.endpoint
-        penstock.fsspec.register("penstock")  # An installed package has an entry point.
+        penstock.fsspec.register("penstock")  # The entry point of an installed package does this.
         try:
             with contextlib.redirect_stdout(output):
                 exec("\n".join(blocks), space)  # pylint: disable=exec-used
@@ -178,10 +179,10 @@ class Questions(unittest.TestCase):
 
 
 class Data(unittest.TestCase):
-    """The bytes of objects, from and to memory of several kinds."""
+    """Tests transfers of objects from and to memory of several kinds."""
 
     def test_shapes(self):
-        """Random arrays, whole and in part, contiguous and with gaps."""
+        """Puts and gets random arrays, whole and in part, contiguous and with gaps."""
         for number in range(30):
             dtype = RANDOM.choice(["uint8", "int16", "float32", "float64"])
             shape = [RANDOM.randrange(1, 60) for _ in range(RANDOM.randrange(1, 4))]
@@ -224,7 +225,8 @@ class Data(unittest.TestCase):
         self.assertEqual(got.tobytes(), data[4:])
 
     def test_held(self):
-        """A buffer cannot be resized, which would free its memory, while a transfer uses it."""
+        """While a transfer uses a buffer, the program cannot resize it, which would free its
+        memory."""
         put("held", b"0123456789")
         data, move, moves = bytearray(10), _transfer.Storage.move, []
 
@@ -239,7 +241,7 @@ class Data(unittest.TestCase):
         data.append(0)
 
     def test_long(self):
-        """An object of several parts."""
+        """Puts and gets an object that is so long that it is uploaded in parts."""
         data = RANDOM.randbytes(1 << 20) * 41 + b"end"
         client().put_bytes("bucket/long", data)
         self.assertEqual(body("long"), data)
@@ -315,7 +317,7 @@ class Data(unittest.TestCase):
 
 
 class Models(unittest.TestCase):
-    """safetensors files in a bucket."""
+    """Tests safetensors files in a bucket."""
 
     TENSORS = {"a": numpy.arange(100_000, dtype=numpy.float32).reshape(100, 1000),
                "b": numpy.arange(7, dtype=numpy.int16)}
@@ -356,7 +358,7 @@ class Models(unittest.TestCase):
         self.assertEqual([os.waitpid(child, 0)[1] for child in children], [0, 0])
 
     def test_engine(self):
-        """The part of the loaders for serving engines that reads the files."""
+        """file_weights, with which the loaders for vLLM and SGLang read files, reads a bucket."""
         penstock.save_file(self.TENSORS, client().url("bucket/engine/model.safetensors"))
         steps = _engine.file_weights([client().url("bucket/engine")], "cpu", None,
                                      {"window": 1 << 20}, "p.")
@@ -390,7 +392,7 @@ class Models(unittest.TestCase):
         self.assertNotIn("Signature", str(caught.exception) + str(caught.exception.path))
 
     def test_changed(self):
-        """An object that is replaced between the reads of its header and its tensors."""
+        """If an object is replaced after its header was read, the read of a tensor fails."""
         name = client().url("bucket/changed.safetensors")
         penstock.save_file(self.TENSORS, name)
         with penstock.safe_open(name, "np") as f:
@@ -401,7 +403,7 @@ class Models(unittest.TestCase):
 
 
 class FileSystem(unittest.TestCase):
-    """penstock.fsspec, by itself and through fsspec."""
+    """Tests penstock.fsspec, called directly and through the package fsspec."""
 
     def setUp(self):
         self.fs = penstock.fsspec.PenstockFileSystem(Store.endpoint, skip_instance_cache=True)
@@ -537,7 +539,7 @@ class FileSystem(unittest.TestCase):
 
 
 class Planned(http.server.BaseHTTPRequestHandler):
-    """A server that gives the planned answers, one after the other."""
+    """A server that gives the answers in `plan`, one after the other."""
     protocol_version = "HTTP/1.1"
     plan, seen = [], []
 
@@ -550,7 +552,7 @@ class Planned(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        # The client closes a connection whose answer it does not read to its end.
+        # If the client does not read the whole answer, it has closed the connection.
         with contextlib.suppress(ConnectionError):
             self.wfile.write(answer)
 
@@ -569,7 +571,7 @@ class SlowCopy(http.server.BaseHTTPRequestHandler):
             self.second.set()
         self.second.wait(3)
         answer = b"<CopyObjectResult><ETag>&quot;e&quot;</ETag></CopyObjectResult>"
-        # A client that does not wait has closed the connection.
+        # If the client has not waited for the answer, it has closed the connection.
         with contextlib.suppress(ConnectionError):
             self.send_response(200)
             self.send_header("Content-Length", str(len(answer)))
@@ -581,10 +583,11 @@ class SlowCopy(http.server.BaseHTTPRequestHandler):
 
 
 class Answers(unittest.TestCase):
-    """Errors of a server, and answers that it should not give."""
+    """Tests a server's errors, and answers that a server should not give."""
 
     def test_slow_copy(self):
-        """A copy takes longer than other requests, and is not begun anew meanwhile."""
+        """A copy may take longer than the time limit of other requests. The client waits, and does
+        not send the request again."""
         with socketserver.ThreadingTCPServer(("127.0.0.1", 0), SlowCopy) as server:
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever).start()
@@ -612,14 +615,15 @@ class Answers(unittest.TestCase):
             b"<Contents><Key>a%2Fb</Key><Size>1</Size></Contents></ListBucketResult>")
 
     def test_repeated(self):
-        """A broken connection and errors of the moment are repeated."""
+        """The client repeats a request after a broken connection and after a temporary error."""
         got = self.ask((None, b""), (503, b"<Error><Code>SlowDown</Code></Error>"), (500, b""),
                        (200, self.PAGE))
         self.assertEqual(got, ["bucket/a/b"])
         self.assertEqual(len(Planned.seen), 4)
 
     def test_encoding(self):
-        """Some servers ignore encoding-type=url, and their keys are not percent-encoded."""
+        """Some servers ignore encoding-type=url. The client must not decode their keys, which are
+        not percent-encoded."""
         page = self.PAGE.replace(b"</Contents>", b"</Contents><CommonPrefixes><Prefix>a+%2F/"
                                  b"</Prefix></CommonPrefixes>").replace(b"a%2Fb", b"a+b%2Fc")
         self.assertEqual(self.ask((200, page)), ["bucket/a //", "bucket/a b/c"])

@@ -75,7 +75,7 @@ def save_local(rank, url):
 
 
 class Files(unittest.TestCase):
-    """Objects of torch.save."""
+    """Tests penstock.torch.save and load with objects."""
 
     def test_ours(self):
         url, want = client().url("bucket/ours dir/x.pt"), state(1)
@@ -98,7 +98,7 @@ class Files(unittest.TestCase):
         self.assertIsNone(report.fallback)
 
     def test_only_what_is_needed(self):
-        """Payloads are read once, and nothing else but the bytes around them."""
+        """A load reads each payload once. Of the other bytes, it reads less than 1 MiB."""
         url, seen, payloads = client().url("bucket/holes.pt"), [], []
         ones = torch.ones(1 << 22)
         pt.save({"a": ones, "b": torch.zeros(1 << 22), "view": ones[5:]}, url)
@@ -126,7 +126,7 @@ class Files(unittest.TestCase):
             self.assertLess(sum(seen), 1 << 20)
 
     def test_fallback(self):
-        """torch.load reads what this package cannot."""
+        """torch.load reads a file whose format this package does not read."""
         want, out = state(3), io.BytesIO()
         torch.save(want, out, _use_new_zipfile_serialization=False)
         put("old.pt", out.getvalue())
@@ -137,7 +137,7 @@ class Files(unittest.TestCase):
             pt.load(client().url("bucket/old.pt"), require="no-cpu-copy")
 
     def test_damage(self):
-        """Truncations and changed bits give an error, or the object."""
+        """A load of a truncated or changed object raises an error, or returns the right object."""
         rng, whole = random.Random(SEED), state(4)
         pt.save(whole, os.path.join(TMP, "whole.pt"))
         with open(os.path.join(TMP, "whole.pt"), "rb") as f:
@@ -154,7 +154,7 @@ class Files(unittest.TestCase):
             try:
                 got = pt.load(url)
             except Exception as error:  # pylint: disable=broad-except
-                # torch.load raises errors of many kinds, for what this package leaves to it.
+                # The package leaves some files to torch.load, which raises errors of many kinds.
                 self.assertNotIn("/proc/self", str(error), number)
                 errors += 1
                 continue
@@ -163,7 +163,7 @@ class Files(unittest.TestCase):
         self.assertGreater(errors, 22)
 
     def test_changed(self):
-        """An object that is replaced while it is loaded."""
+        """If an object is replaced while it is loaded, the load fails."""
         url = client().url("bucket/changing.pt")
         pt.save(state(5), url)
         real = _torch_file.read_part
@@ -178,7 +178,7 @@ class Files(unittest.TestCase):
             pt.load(client().url("bucket/absent.pt"))
 
     def test_leaks(self):
-        """No file in memory stays open."""
+        """Loads leave no file in memory (memfd) open."""
         def count():
             return sum("memfd:penstock" in os.readlink(f"/proc/self/fd/{fd}")
                        for fd in os.listdir("/proc/self/fd")
@@ -194,7 +194,7 @@ class Files(unittest.TestCase):
 
 
 class Checkpoints(unittest.TestCase):
-    """torch.distributed.checkpoint."""
+    """Tests checkpoints of torch.distributed.checkpoint."""
 
     def test_fsspec(self):
         """torch's own classes for fsspec write and read through penstock.fsspec."""
@@ -211,7 +211,8 @@ class Checkpoints(unittest.TestCase):
         same(got, want)
 
     def test_ours(self):
-        """torch's classes for fsspec and ours read what the others write."""
+        """torch's reader for fsspec reads what ObjectStorageWriter writes, and ObjectStorageReader
+        reads what torch's writer for fsspec writes."""
         from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
         penstock.fsspec.register("penstock")
         for number, (writer, reader) in enumerate((
@@ -228,8 +229,8 @@ class Checkpoints(unittest.TestCase):
                 same(got, want)
 
     def test_replaced(self):
-        """A save below a prefix replaces the checkpoint there. A save that fails, or that ends
-        before the marker, leaves it as it was."""
+        """A save below a prefix replaces the checkpoint there. A save that fails before it writes
+        the marker leaves the old checkpoint unchanged."""
         url, told = client().url("bucket/replaced/step"), []
         for seed in (1, 2):
             writer = pt.ObjectStorageWriter(url, parts=seed,
@@ -262,7 +263,8 @@ class Checkpoints(unittest.TestCase):
                 wrong(url)
 
     def test_ranks(self):
-        """Three ranks save shards, two and one load them. Ranks that save for themselves, too."""
+        """Three ranks save shards; two ranks, and then one rank, load them. Then two ranks save
+        without each other."""
         url = client().url("bucket/ranks")
         ranks.run(3, save_ranks, url)
         self.assertEqual(sorted(name.rpartition("/")[2] for name in
@@ -276,7 +278,7 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("bucket/local/__1.metadata", client().list_objects("bucket/local/"))
 
     def test_async(self):
-        """A snapshot is written while the program changes its tensors."""
+        """async_save writes a snapshot, so the program may change its tensors meanwhile."""
         url, want = client().url("bucket/async"), {"w": torch.randn(1 << 20)}
         kept = {"w": want["w"].clone()}
         writer = pt.ObjectStorageWriter(url)
@@ -288,7 +290,8 @@ class Checkpoints(unittest.TestCase):
         same(got, kept)
 
     def test_seam(self):
-        """The methods that a storage class over RDMA asks of a client, with contiguous tensors."""
+        """Tests the methods of a client that a storage class for RDMA calls, with contiguous
+        tensors."""
         seam = client(bucket="bucket")
         tensor = torch.randn(1000, 300)
         seam.put_rdma("seam/__0_0.distcp", tensor)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the tests of checkpoints run with older versions of torch, down to 2.4. Has the names that
-these versions have in other modules, and adds the argument no_dist, which torch has since 2.7,
+"""Lets the tests of checkpoints run with older versions of torch, down to 2.4. Defines the names
+that these versions have in other modules, and adds the argument no_dist, which torch has since 2.7,
 to save and load of torch.distributed.checkpoint. Tests of features that a version lacks are
 skipped."""
 

@@ -443,8 +443,8 @@ class Life(unittest.TestCase):
                          [True, True, False])
 
     def test_patched_elsewhere(self):
-        """The patch affects modules that imported safe_open before or during the patch; so does
-        its removal. Neither affects a module that uses penstock.safe_open itself. Calls for
+        """The patch and its removal affect modules that imported safe_open before or during the
+        patch. Neither affects a module that uses penstock.safe_open itself. Calls for
         frameworks and devices that Penstock does not support go to the safetensors package."""
         opened, before, after = safetensors.safe_open, *map(types.ModuleType, ("one", "two"))
         sys.modules.update(one=before, two=after)

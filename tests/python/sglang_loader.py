@@ -18,7 +18,8 @@ import tap
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 
-# The arguments are a folder with safetensors files, and a folder without them.
+# The program that the test runs. Its arguments are a folder with safetensors files, and a folder
+# without them.
 PROGRAM = """
 import glob, logging, os, sys, time, types
 import torch
@@ -87,7 +88,7 @@ class Sglang(unittest.TestCase):
                 {f"layers.{i}.{k}.weight": torch.randn(7, 5 + k) for k in range(4)},
                 os.path.join(model, f"model-{i}-of-3.safetensors"))
         torch.save({"only": torch.zeros(3)}, os.path.join(other, "pytorch_model.bin"))
-        # The metadata of an installed package that has the plug-in's entry point.
+        # Writes the metadata of an installed package that has the plug-in's entry point.
         folder = os.path.join(plugins, "penstock_tree-1.dist-info")
         os.mkdir(folder)
         for name, text in (("METADATA", "Metadata-Version: 2.1\nName: penstock-tree\nVersion: 1\n"),

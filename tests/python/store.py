@@ -54,8 +54,8 @@ def body(key):
 
 
 def exit_without_objects():
-    """Exits with 77 (skipped) if the library was built without libssl. Otherwise the error is that
-    of a wrong endpoint."""
+    """Exits with 77 (skipped) if the library was built without libssl. A library with libssl
+    raises another error for the wrong endpoint."""
     try:
         penstock.ObjectClient("wrong").exists("bucket/key")
     except penstock.PenstockError as error:

@@ -27,7 +27,8 @@ import penstock
 from penstock import _torch_archive, _torch_file as ours, _zip
 import tap
 
-warnings.simplefilter("ignore")  # Of sparse, quantized and typed storages.
+# torch warns about sparse and quantized tensors and typed storages.
+warnings.simplefilter("ignore")
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
           torch.float8_e5m2, torch.complex64, torch.complex128, torch.bool, torch.uint8, torch.int8,
@@ -44,7 +45,7 @@ def can_save(dtype):
 
 
 DTYPES = [dtype for dtype in DTYPES if can_save(dtype)]
-# torch 2.4 refuses bytes with weights_only.
+# With weights_only, torch 2.4 refuses to load objects of type bytes.
 OLD = torch.__version__.startswith("2.4.")
 LONG = 1 << 16
 
@@ -98,7 +99,7 @@ def repack(name, new_name, method):
 
 
 class Base(unittest.TestCase):
-    """Compares objects."""
+    """Base of the test classes below: compares objects and loads files."""
 
     def same(self, got, want, seen=None):
         """Asserts that two objects are equal, and that tensors share memory in one if they do
@@ -375,7 +376,8 @@ class Other(Base):
         repack("t.pt", "x.pt", zipfile.ZIP_DEFLATED)
         self.assertEqual(self.unread("x.pt"), "it has compressed records")
         repack("t.pt", "x.pt", zipfile.ZIP_STORED)
-        self.same(self.directly("x.pt"), obj)  # Not aligned, but readable.
+        # Penstock reads the file, although its payloads are not aligned.
+        self.same(self.directly("x.pt"), obj)
         with zipfile.ZipFile(path("x.pt"), "a") as new:
             new.comment = b"made elsewhere"
         self.refused("not as torch.save writes it", obj)

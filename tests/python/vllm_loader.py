@@ -25,7 +25,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "max_position_embeddings": 64, "architectures": ["LlamaForCausalLM"],
          "dtype": "float32"}
 
-# The program of one rank. Its last output line is the group that the rank used, or None.
+# The program of one rank of vLLM. Its last output line is the group that the rank used, or None.
 RANK = """
 import sys
 import torch
@@ -181,8 +181,9 @@ class Vllm(unittest.TestCase):
 
     def test_choices(self):
         """The loader reads the tensors that vLLM's loader reads, also with expert parallelism and
-        with weights that the model does not use. It notes the time, shows a bar, and warns if
-        vLLM's own loader reads a format."""
+        with weights that the model does not use. It notes the time and shows a progress bar. A
+        model that has no safetensors files is read by vLLM's own loader, and Penstock's loader
+        warns."""
         names = [f"model.layers.{i}.mlp.experts.{e}.up.{kind}" for i in range(2) for e in range(4)
                  for kind in ("weight", "weight_scale")]
         names += [f"model.layers.{i}.mlp.gate.weight" for i in range(2)]

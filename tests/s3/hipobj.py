@@ -64,7 +64,7 @@ def case_many_ranges():
 
 
 def case_client_is_killed():
-    """The gateway serves other clients after one is killed in the middle of its transfers."""
+    """The gateway serves other clients after a client is killed in the middle of its transfers."""
     chance = random.Random(SEED)
     with Setup(flags=FLAGS) as s:
         data = s.source(24 * MIB)
@@ -88,7 +88,8 @@ def case_client_is_killed():
 
 
 def case_server_is_killed():
-    """A client whose server is killed ends with an error, and works with the next one."""
+    """A client whose gateway is killed ends with an error. After a restart of the gateway, clients
+    work again."""
     with Setup(flags=FLAGS) as s:
         data = s.source(24 * MIB)
         s.copy(s.path("source"), url("whole"))
@@ -110,7 +111,7 @@ def case_server_is_killed():
 
 
 def ask(s, step, headers, key=KEY, secret=SECRET):
-    """Sends a request of the protocol. Returns status, headers, and the code of an error."""
+    """Sends a request of hipobj-rc-v2. Returns the status, the headers and the error code."""
     request = AWSRequest("POST", f"{s.gateway.url}/.hipobj-rc/{step}", data=b"", headers={
         f"x-amz-rdma-{name}": value for name, value in headers.items()})
     S3SigV4Auth(Credentials(key, secret), "s3", "us-east-1").add_auth(request)
@@ -159,7 +160,7 @@ def case_foreign_sessions():
 
 
 def case_queue_pair_that_does_not_exist():
-    """The gateway gives up a transfer to a client that is not there, and stores nothing."""
+    """If no queue pair of a client exists, the gateway gives up the transfer and stores nothing."""
     with Setup(flags=FLAGS) as s:
         s.source(4096)
         s.copy(s.path("source"), url("key"))

@@ -310,7 +310,7 @@ static void *stop_later(void *arg)
 	return arg;
 }
 
-/* Prints the result of a commit or an abort, and how long after `ns` it came. */
+/* Prints the result of a commit or an abort, and how long after the time `ns` it ended. */
 static void report_after(int ret, uint64_t ns)
 {
 	printf("%" PRIu64 " ms: ", ns ? (now_ns() - ns) / 1000000 : 0);

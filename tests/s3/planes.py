@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `penstock plane`: GET and PUT through a client plane and `penstock serve`, moves of a
-server through a server plane, two tenants of which one names what belongs to the other, planes and
-tenants that are killed or stopped in the middle of a transfer, SIGTERM, users, limits, and that no
-secret leaves the plane. planes.py [WORD...] runs the cases whose names contain one of the words,
-or all. Prints TAP; tests/run runs it."""
+"""Tests `penstock plane`. A plane is a process that holds the network card and the keys of the
+object store; its tenants are the processes that use it. The cases test GET and PUT of tenants, and
+moves of tenants that are servers. A tenant must not reach the memory of another tenant. Planes and
+tenants are killed or stopped in the middle of a transfer. Further cases test SIGTERM, users,
+limits, and that no secret leaves the plane. planes.py [WORD...] runs the cases whose names contain
+one of the words, or all. Prints TAP; tests/run runs it."""
 
 import fcntl
 import importlib.machinery
@@ -34,11 +35,12 @@ MIB = 1 << 20
 BIG = 64
 STANDIN = os.path.join(BUILD, "tests", "standin", "libcuda.so.1")
 os.environ.setdefault("PENSTOCK_LIBCUDA", STANDIN)
-EXPORT_BYTES = 192  # of struct penstock_export
+EXPORT_BYTES = 192  # size of struct penstock_export
 
 
 class Plane:
-    """A plane with a socket in a folder of its own. `gateway` is its endpoint."""
+    """A process `penstock plane` with a socket in a folder of its own. `gateway` is the S3 endpoint
+    to which the plane sends requests."""
 
     def __init__(self, gateway=None, *flags, env=(), place=None, readable=False):
         self.place = place or tempfile.mkdtemp(prefix="plane-")
@@ -120,7 +122,7 @@ def server_tenant(plane):
 
 
 def ended(side, expected, what):
-    """Compares a completion: result, decision and transport."""
+    """Waits for a completion, and compares its result, decision and transport."""
     line = side.ask("end", 60000)
     same(tuple(line.split(" ")[:3]), tuple(map(str, expected)), f"{what} ({line})")
     return line
@@ -165,7 +167,7 @@ def round_trip(plane, client, device, how, put="done", get="done"):
         want = side.ask("sum", 4096, MIB + 77)
         transfer(side, "get", MIB + 77, (MIB + 77, get, how), off=4 * MIB, key="part")
         same(side.ask("sum", 4 * MIB, MIB + 77), want, "bytes of the range")
-        # Errors of the server are results of the request.
+        # If the gateway answers with an error, the request's result is that error.
         transfer(side, "get", 100, (-2, "error", "-"), key="missing")
         transfer(side, "put", 100, (-17, "error", "-"), flags=2)
         same(client.head_object(Bucket="data-1", Key="key")["ContentLength"], length, "length")
@@ -192,7 +194,8 @@ def case_transports():
 
 
 def case_bodies():
-    """A server that declines tokens: the plane moves bodies, also for memory of a GPU."""
+    """If the gateway declines tokens, the plane moves the bytes as bodies of HTTP, also for memory
+    of a GPU."""
     gateway, client = opened(flags=["--rdma", "none"])
     with gateway, Plane(gateway, "--device", "cuda:0") as plane:
         for device in ("host", "cuda:0"):
@@ -206,7 +209,7 @@ def case_bodies():
 
 
 def own_address():
-    """Returns an address of this host that is not one of the loopback."""
+    """Returns an address of this host that is not a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("203.0.113.1", 9))  # sends nothing
@@ -239,7 +242,7 @@ def case_two_cards():
 
 
 def case_require():
-    """PENSTOCK_RDMA of the plane."""
+    """The plane follows the variable PENSTOCK_RDMA in its environment."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway:
@@ -254,7 +257,8 @@ def case_require():
 
 
 def case_https():
-    """With https, bytes that leave the host unencrypted are refused; shm1 stays on the host."""
+    """With an https endpoint, the plane does not use tcp1, which sends unencrypted bytes. It uses
+    shm1, whose bytes stay on the host."""
     with tempfile.TemporaryDirectory() as place:
         tls = make_certificate(place)
         gateway = Gateway(tls=tls)
@@ -277,7 +281,7 @@ def case_https():
 
 
 def case_secrets():
-    """The keys are in the plane only, and in none of its outputs."""
+    """Only the plane has the keys of the object store, and it does not print them."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway, Plane(gateway, env={"PENSTOCK_LOG": "debug"}) as plane:
@@ -297,7 +301,7 @@ def case_secrets():
 # ---- tenants ----
 
 class Raw:
-    """A tenant that this script plays, with messages of the protocol (plane_message.h)."""
+    """A tenant without the library: this script itself sends the messages (plane_message.h)."""
     HEAD = struct.Struct("=IHHQ")
     HELLO, FD, MEMORY, MEMORY_CLOSE, WINDOW, RELEASE, START = 1, 2, 5, 6, 7, 8, 9
     WELCOME, ANSWER = 13, 14
@@ -357,8 +361,8 @@ class Raw:
 
 
 def case_other_tenants_windows():
-    """A tenant names the window and the memory of another one: refused and counted. The object
-    stays what it was, and the window's owner notices nothing."""
+    """If a tenant names the window or the memory of another tenant, the plane refuses and counts
+    the request. The object stays unchanged, and the window's owner can go on."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="mine", Body=b"m" * 100)
     with gateway, Plane(gateway) as plane:
@@ -375,7 +379,7 @@ def case_other_tenants_windows():
         same(plane.requests("get", "window"), 0, "requests before the owner's own")
         same(one.start(window, "mine"), 0, "a GET of the owner")
         until(lambda: plane.requests("get", "window") == 1, "the owner's GET")
-        # The completion comes before the answer to the next question.
+        # The plane sends the completion of the GET before its answer to the release.
         same(Raw.HEAD.unpack_from(one.socket.recv(65536))[2], 16, "the completion")
         same(one.result(Raw.RELEASE, name)[0], 0, "release")
         two.socket.send(b"garbage")
@@ -387,7 +391,7 @@ def case_other_tenants_windows():
 
 
 def case_users():
-    """Users that are not permitted are refused, also if they can open the socket."""
+    """The plane refuses users that are not permitted, even if they can open its socket."""
     if os.getuid():
         raise Skip("only root can become another user")
 
@@ -456,8 +460,9 @@ def big_object(client):
 
 
 def case_plane_killed():
-    """The application gets an error, and after the release nothing changes its memory, although the
-    server may still have it. Another plane can take the socket."""
+    """If its plane is killed, the application gets an error. After the release, nothing changes the
+    application's memory, although the server may still have the old pages. A new plane can listen
+    at the same socket."""
     gateway, client = opened()
     big_object(client)
     with gateway:
@@ -483,8 +488,8 @@ def case_plane_killed():
 
 
 def case_plane_stopped():
-    """A plane that does not answer counts as gone. When it goes on, its server does not reach the
-    memory."""
+    """A plane that does not answer counts as gone. When the plane continues, the gateway cannot
+    change the memory of the released window."""
     gateway, client = opened()
     big_object(client)
     with gateway, Plane(gateway, "--rdma", "tcp1") as plane:
@@ -506,7 +511,7 @@ def case_plane_stopped():
 
 
 def case_tenant_killed():
-    """The plane fences the transfers of a tenant that is killed, and serves others."""
+    """If a tenant is killed, the plane ends its transfers and serves other tenants."""
     gateway, client = opened()
     big_object(client)
     with gateway, Plane(gateway) as plane:
@@ -524,12 +529,12 @@ def case_tenant_killed():
                 lost = plane.metric("lost_windows_total")
                 same(lost, count, "windows that were open")
         until(plane.is_empty, "the plane has nothing left")
-        # An upload of the tenant that was killed is whole, or there is none.
+        # No upload of a killed tenant has left a part of an object.
         same(client.head_object(Bucket="data-1", Key="big")["ContentLength"], BIG * MIB, "length")
 
 
 def case_drain():
-    """After SIGTERM, requests in flight end, and new ones are refused."""
+    """After SIGTERM, the plane completes the requests in flight and refuses new requests."""
     gateway, client = opened()
     big_object(client)
     with gateway:
@@ -543,7 +548,7 @@ def case_drain():
             same(os.path.exists(plane.socket), False, "the socket")
             same(side.ask("release"), "0", "release")
             same(side.ask("get", 0, 100).startswith("error"), True, "a window after the end")
-        # With a time limit of 0, the request is cut off.
+        # With --drain 0, the plane does not wait for the request in flight.
         plane = Plane(gateway, "--rdma", "tcp1", "--drain", "0")
         with tenant(plane, mib=BIG) as side:
             same(side.ask("fill", 11), "filled", "fill")
@@ -558,7 +563,8 @@ def case_drain():
 # ---- servers ----
 
 def case_server_moves():
-    """A server's memory and files, and windows of clients that have no plane."""
+    """A server plane moves bytes between a server's memory and files and windows of clients. These
+    clients have no plane."""
     with Plane(None, "--role", "server", "--device", "cuda:0") as plane:
         for transport, device in (("shm1", "host"), ("tcp1", "host"), ("shm1", "cuda:0")):
             with Side("client", transport, device, 16, 2000) as client, \
@@ -581,7 +587,7 @@ def case_server_moves():
 
 
 def case_server_ends():
-    """Planes and servers that are killed in the middle of a move."""
+    """A server plane or its tenant is killed in the middle of a move."""
     for transport in ("shm1", "tcp1"):
         for victim in ("plane", "server"):
             plane = Plane(None, "--role", "server")
@@ -606,7 +612,7 @@ def case_server_ends():
 
 
 def case_metrics():
-    """The second port, also with requests that are none."""
+    """The plane serves metrics on a second port, also after malformed requests."""
     with Plane() as plane:
         same(plane.get("/healthz"), (200, "ok\n"), "health")
         same(plane.get("/other")[0], 404, "another page")

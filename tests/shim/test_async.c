@@ -47,8 +47,8 @@ static void many_streams(void **state)
 	(void)state;
 	st_gate_shut();
 	assert_cu(cu.cuMemHostAlloc((void **)&back, STREAMS * len, 0));
-	/* Makes a first transfer before the gate blocks a stream: the first transfer starts the
-	 * device's lanes, and for that it waits until the context is idle. */
+	/* Makes a first transfer before the gate blocks a stream. The first transfer starts the
+	 * device's lanes (threads that move the bytes), and waits until the context is idle. */
 	assert_int_equal(cuFileRead(fh, dev, len, 0, 0), len);
 	for (unsigned i = 0; i < STREAMS; i++) {
 		streams[i] = cu_stream();
@@ -375,9 +375,9 @@ static void more_requests_than_entries(void **state)
 
 /*
  * Tests that there is no deadlock. A transfer that fails in flight leaves host memory registered
- * with the CUDA driver. When its lane is idle, the lane unregisters this memory, and the CUDA
- * driver then waits for all streams. Meanwhile a stream may start to wait for a transfer of the
- * same lane.
+ * with the CUDA driver. The transfer's lane (the thread that moved its bytes) unregisters this
+ * memory when the lane is idle, and the CUDA driver then waits for all streams. Meanwhile a stream
+ * may start to wait for a transfer of the same lane.
  */
 static void unregister_beside_a_stream(void **state)
 {

@@ -113,9 +113,10 @@ static void files(void **state)
 	int code;
 
 	(void)state;
-	/* One of the allocations in this function is the first page of the table of files. */
+	/* The calls in fail_each have allocated the first page of the table of files, which stays
+	 * allocated. So the first allocation of the next call extends the list by_fd. */
 	fail_each(use_file, 1);
-	fail_in = 1; /* makes the next allocation fail, which is the list by_fd */
+	fail_in = 1;
 	code = use_file();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);

@@ -52,7 +52,8 @@ ssize_t write(int to, const void *from, size_t len)
 	static ssize_t (*real)(int, const void *, size_t);
 
 	st_real("write", &real);
-	/* Counts only writes to stderr. The other calls of write(2) wake the library's lanes. */
+	/* Counts only writes to stderr, which the log uses. The other calls of write(2) wake the
+	 * library's threads. */
 	written += counting && to == STDERR_FILENO;
 	return real(to, from, len);
 }
@@ -98,8 +99,8 @@ static void counters_clear(void)
 static void reads_and_writes(void **state)
 {
 	(void)state;
-	/* Makes the first transfers, which start the device's lanes and log the first use of the
-	 * file. */
+	/* Makes the first transfers, which start the library's threads for the device and log the
+	 * first use of the file. */
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(cuFileRead(fh, buf, LEN, 0, 0), LEN);
 		assert_int_equal(cuFileWrite(fh, buf, 4096, 0, 0), 4096);

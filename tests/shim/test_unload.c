@@ -63,7 +63,7 @@ static void stays_loaded(void **state)
 		unlink(st_path);
 		load_and_read(fd, dev, i < TIMES);
 		check_loaded("libcufile.so.0");
-		check_loaded("libpenstock.so.0"); /* the lanes of libpenstock still run its code */
+		check_loaded("libpenstock.so.0"); /* its threads still run its code */
 		if (i < TIMES)
 			close(fd);
 	}

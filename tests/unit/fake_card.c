@@ -11,14 +11,13 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t gate = PTHREAD_COND_INITIALIZER;
 static unsigned next_key = 0x1234;
 static struct mr *mrs;
-static struct qp *qps; /* those without a connection manager */
+static struct qp *qps; /* list of the queue pairs that no connection manager connects */
 static uint32_t next_qpn = 0x100;
 const struct fake_dc *fake_dc;
 static struct ibv_device device = {.name = "fake0"};
 
 /* ---- common ---- */
 
-/* Counts a call. Returns true if it is to fail. */
 bool fails(int code)
 {
 	fake_card.calls++;
@@ -28,7 +27,6 @@ bool fails(int code)
 	return true;
 }
 
-/* Allocates an object, or fails on demand. */
 void *object_new(size_t len)
 {
 	void *object = fails(ENOMEM) ? NULL : calloc(1, len);
@@ -340,7 +338,7 @@ static int query_port(struct ibv_context *card, uint8_t port, struct _compat_ibv
 	LOCKED(int, fails(EIO) ? EIO : 0);
 }
 
-/* The first entry is one of RoCE v1 with the same address. */
+/* Returns two entries with the card's address: one of RoCE v1, and then the one of RoCE v2. */
 static ssize_t query_gid_table(struct ibv_context *card, struct ibv_gid_entry *out, size_t max,
 			       uint32_t flags, size_t size)
 {

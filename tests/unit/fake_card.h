@@ -29,7 +29,7 @@ struct fake_card {
 	uint32_t same_key;
 	bool missing; /* whether there is no card */
 	bool plain;   /* whether the card has no dynamically connected transport */
-	/* last byte of the IPv4 address that no server reaches; 0: servers reach all */
+	/* last byte of the IPv4 address that no server can reach; 0: servers reach every address */
 	unsigned char lost;
 	bool hold;    /* whether transfers do not complete, as if the client were silent */
 	/* number of transfers that complete before the next one is blocked; 0: no transfer is

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connection manager of the fake network card, see fake_card.h. */
+/* The functions of librdmacm (the RDMA connection manager) for the fake network card of
+ * fake_card.h. */
 #include "fake_inside.h"
 
 #include <arpa/inet.h>
@@ -53,7 +54,7 @@ static void event_push(struct id *id, enum rdma_cm_event_type type, const void *
 	event->base.event = type;
 	if (data)
 		memcpy(event->data, data, len);
-	/* Private data is padded with zeros. */
+	/* The receiver gets PRIVATE_MAX bytes: the private data, padded with zeros. */
 	event->base.param.conn.private_data = event->data;
 	event->base.param.conn.private_data_len = PRIVATE_MAX;
 	while (*at)
@@ -121,7 +122,7 @@ int fake_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	return id ? 0 : -1;
 }
 
-/* Ends the connection of an id, with the lock. */
+/* Ends the connection of an id. The caller holds fake_lock. */
 static void part(struct id *id)
 {
 	struct id *peer = id->peer;
@@ -267,7 +268,7 @@ static int established(struct id *id, const struct rdma_conn_param *param)
 {
 	if (fails(EINVAL))
 		return -1;
-	/* The other side may have gone. */
+	/* If the peer has closed its id, the call succeeds without an effect. */
 	if (!id->peer)
 		return 0;
 	id->connected = id->peer->connected = true;

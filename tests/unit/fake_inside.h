@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the fake network card share: fake_card.c, fake_cm.c and fake_mlx5.c. */
+/* Types and functions that the files of the fake network card share: fake_card.c, fake_cm.c and
+ * fake_mlx5.c. */
 #ifndef TEST_FAKE_INSIDE_H
 #define TEST_FAKE_INSIDE_H
 
@@ -51,11 +52,14 @@ struct comp_channel {
 
 struct qp {
 	struct ibv_qp base;
-	struct id *id; /* of the connection manager; NULL: the numbers below connect it */
+	/* id of the connection manager that connects the queue pair; NULL: the members far_qpn to
+	 * far_gid connect it */
+	struct id *id;
 	struct qp *next;
 	uint32_t far_qpn, receive_psn, send_psn;
 	union ibv_gid far_gid;
-	unsigned access, receives; /* receives: number of receives that are posted */
+	/* access: IBV_ACCESS_* that the peer has; receives: number of posted receive requests */
+	unsigned access, receives;
 };
 
 struct mr {
@@ -63,7 +67,7 @@ struct mr {
 	struct mr *next;
 	uint64_t iova;
 	int access;
-	void *mapped; /* of a dma-buf; NULL */
+	void *mapped; /* mapping of the dma-buf; NULL: the memory has no dma-buf */
 	size_t mapped_len;
 };
 
@@ -77,22 +81,22 @@ extern struct ibv_context fake_context;
 	pthread_mutex_unlock(&fake_lock); \
 	return result
 
-/* Counts a call. Returns true if it is to fail. */
+/* Counts a call. Returns true, with errno = `code`, if this call must fail (fake_card.fail_at). */
 bool fails(int code);
-/* Allocates an object, or fails on demand. */
+/* Allocates an object of the card. Returns NULL if this call must fail (fake_card.fail_at). */
 void *object_new(size_t len);
 void object_free(void *object);
 void wake(int fd);
 void unwake(int fd);
 
-/* Appends a completion. */
+/* Appends a completion to a completion queue. */
 void complete(struct ibv_cq *base, struct ibv_wc wc);
 /* Finds the memory of an access, or returns NULL. */
 char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access);
-/* The next number of a queue pair. */
+/* Returns the number for the next queue pair. */
 uint32_t qpn_next(void);
-/* Functions of the dynamically connected transport, which only tests of DC_V1 have. They return
- * whether the queue pair is theirs. */
+/* Functions of NVIDIA's dynamically connected transport (fake_mlx5.c), which only tests of DC_V1
+ * link. `change` and `destroy` return whether the queue pair belongs to this transport. */
 struct fake_dc {
 	bool (*change)(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask, int *ret);
 	bool (*destroy)(struct ibv_qp *qp, int *ret);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dynamically connected transport of the fake network card, see fake_card.h. Replaces the
- * functions of libmlx5 (pst_mlx5_get is wrapped by the linker). A request reaches the target with
- * its number if it has the target's key.
+ * NVIDIA's dynamically connected transport for the fake network card of fake_card.h. This file
+ * replaces the functions of libmlx5: the linker replaces pst_mlx5_get by the function below. A
+ * request names a target by its number, and succeeds only if it has the target's key.
  */
 #include "fake_inside.h"
 
@@ -14,8 +14,8 @@ struct dc_qp {
 	struct mlx5dv_qp_ex dc;
 	struct dc_qp *next;
 	bool target;
-	uint64_t key; /* of a target */
-	/* the request of an initiator that is being composed */
+	uint64_t key; /* access key of a target; not used by an initiator */
+	/* the members below are the request that an initiator is composing */
 	bool write, composing;
 	uint32_t far_rkey, far_dct, lkey, len;
 	uint64_t far_address, far_key, address;
@@ -50,7 +50,7 @@ static bool dc_change(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mas
 	} else if (attr->qp_state == IBV_QPS_RTR) {
 		assert(qp->state == IBV_QPS_INIT && attr->path_mtu == IBV_MTU_4096);
 		assert(mask == (d->target ? receive | IBV_QP_MIN_RNR_TIMER : receive));
-		/* A target has its number only now. */
+		/* A target gets its number only in this state. */
 		if (d->target)
 			qp->qp_num = qpn_next();
 	} else {
@@ -123,7 +123,7 @@ static void wr_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t address, uint32
 	d->len = len;
 }
 
-/* Carries out the request that has been composed. */
+/* Carries out the request that initiator `d` has composed. */
 static enum ibv_wc_status dc_transfer(const struct dc_qp *d)
 {
 	char *mine = memory_find(d->ex.qp_base.pd, d->lkey, d->address, d->len,

@@ -260,9 +260,9 @@ static void short_fast_reads_are_not_mixed(void **state)
 	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
 }
 
-/* Near its end, a fast read uses path bounce on all lanes, so that the last window does not end
- * after all other chunks. But if other requests are in flight, the lanes have work meanwhile. So
- * such a read uses path mapped to its end. */
+/* Near the end of a fast read, all lanes use path bounce: a window of path mapped could complete
+ * after all other chunks, and delay the read. If other requests are in flight, the lanes have work
+ * meanwhile, so the read uses path mapped to its end. */
 static void fast_reads_among_others_are_mixed(void **state)
 {
 	static struct pst_lane home;

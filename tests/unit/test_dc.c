@@ -2,8 +2,8 @@
 /*
  * Tests transport DC_V1 with a fake network card (fake_card.h, fake_mlx5.c): moves with all bytes
  * compared, the exact form of the token, accesses that the card refuses, keys of both sides,
- * releases, memory of the stand-in GPU, and the failure of each call of the card. No test runs it
- * on a real card.
+ * releases, memory of the stand-in GPU, and the failure of each call of the card. No test runs
+ * DC_V1 on a real card.
  */
 #include "test.h"
 
@@ -59,7 +59,7 @@ static void open_sides(struct sides *s, bool gpu)
 	s->at = penstock_object_ptr(s->buffer);
 }
 
-/* Closes all, and checks that the card has no object left. */
+/* Closes client, server and buffer. Checks that the fake card then has no object left. */
 static void close_sides(struct sides *s)
 {
 	assert_int_equal(penstock_object_unregister(s->buffer), 0);
@@ -214,7 +214,7 @@ static void token_has_81_characters(void **state)
 	assert_int_equal(token.base, fake_card.iova);
 	assert_int_equal(token.base % 4096, 77);
 	assert_int_equal(fake_card.len, 4096);
-	/* Older senders repeat address and length; the first fields decide. */
+	/* Older senders append address and length again. The server uses only the first fields. */
 	snprintf(longer, sizeof(longer), "%s:%016llx:%016x", text, (unsigned long long)token.base,
 		 1);
 	assert_int_equal(move_text(&s, longer, PENSTOCK_READ, 0, local, sizeof(local)),
@@ -223,7 +223,8 @@ static void token_has_81_characters(void **state)
 	close_sides(&s);
 }
 
-/* The field for the length has 32 bits. Registers no memory, so the buffer needs none. */
+/* A token cannot name 4 GiB, because its field for the length has 32 bits. The buffer is longer
+ * than the memory behind it, which the library does not access before it opens a window. */
 static void window_of_4_gib_is_refused(void **state)
 {
 	struct penstock_object_buffer *buffer;
@@ -270,7 +271,7 @@ static void refuses_what_the_token_does_not_allow(void **state)
 	wrong = right;
 	wrong.dc.dct++;
 	assert_int_equal(move_by(&s, &wrong, PENSTOCK_READ, 0, local, 4096), -ECONNRESET);
-	/* Another host, and a card without RoCE. */
+	/* The token of another host, and the token of a card without RoCE. */
 	wrong = right;
 	wrong.dc.gid[15]++;
 	wrong.dc.gid[12] = 192;
@@ -331,7 +332,8 @@ static void key_must_be_the_same(void **state)
 
 /* ---- releases and failures ---- */
 
-/* A region that does not end at once ends with the target, after which no window is opened. */
+/* If the card cannot deregister a window's memory, the release destroys the client's DC target (the
+ * queue pair that servers address). Then the server gets no access, and no window can be opened. */
 static void destroys_the_target_for_a_fence(void **state)
 {
 	static unsigned char local[4096];
@@ -418,7 +420,7 @@ static void client_names_the_reason(void **state)
 	assert_null(strstr(penstock_errmsg(), "secret"));
 	unsetenv("PENSTOCK_DC_KEY");
 	fake_card.plain = false;
-	/* It is not among the transports that need no name. */
+	/* A client without opts.transports does not open DC_V1. */
 	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
 	penstock_object_client_close(client);
 	assert_int_equal(fake_card.live, 0);

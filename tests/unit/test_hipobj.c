@@ -61,7 +61,7 @@ static void open_sides(struct sides *s, bool gpu)
 	s->at = penstock_object_ptr(s->buffer);
 }
 
-/* Closes all, and checks that the card has no object left. */
+/* Closes client, server and buffer. Checks that the fake card then has no object left. */
 static void close_sides(struct sides *s)
 {
 	assert_int_equal(penstock_object_unregister(s->buffer), 0);
@@ -81,9 +81,9 @@ static struct penstock_object_window *window_open(struct sides *s, enum penstock
 	return window;
 }
 
-/* ---- the exchange without HTTP ---- */
+/* ---- the requests and responses, passed without HTTP ---- */
 
-/* The texts of a message, which a test may change. */
+/* The headers of a request or response. A test may change their values. */
 struct message {
 	struct penstock_object_header headers[16];
 	char texts[16][128];
@@ -113,7 +113,7 @@ static const char *message_find(const void *user, const char *name)
 	return NULL;
 }
 
-/* Composes a request of the window. */
+/* Composes the window's request for a step. Returns the number of its headers, or an error. */
 static int compose(struct penstock_object_window *window, enum penstock_object_step step,
 		   struct message *out)
 {
@@ -129,7 +129,7 @@ static int compose(struct penstock_object_window *window, enum penstock_object_s
 	return n;
 }
 
-/* The server's part of PREPARE. Fills the response. */
+/* Does the server's part of PREPARE: opens a session and composes the response. */
 static int prepare(struct sides *s, const struct message *request, struct message *response,
 		   struct penstock_object_remote **remote)
 {
@@ -160,7 +160,7 @@ static int prepare(struct sides *s, const struct message *request, struct messag
 	return 0;
 }
 
-/* Gives the response to the window. */
+/* Passes a response to PREPARE to the client. Returns the client's next step. */
 static enum penstock_object_next pair(struct penstock_object_window *window, int status,
 				      const struct message *response,
 				      struct penstock_object_verdict *verdict)
@@ -176,7 +176,7 @@ static enum penstock_object_next pair(struct penstock_object_window *window, int
 	return verdict->next;
 }
 
-/* The server's part of READY. */
+/* Does the server's part of READY: moves all bytes. Returns their number or an error. */
 static int64_t ready(struct sides *s, struct penstock_object_remote *remote,
 		     const struct message *request, enum penstock_op op,
 		     const struct penstock_object_seg *segs, unsigned count)
@@ -196,7 +196,7 @@ static int64_t ready(struct sides *s, struct penstock_object_remote *remote,
 	return done.result;
 }
 
-/* Judges a response to READY. */
+/* Passes a response to READY to the client. Returns the client's next step. */
 static enum penstock_object_next judge(const struct penstock_object_window *window, int status,
 				       uint64_t bytes, const char *cookie,
 				       struct penstock_object_verdict *verdict)
@@ -293,7 +293,7 @@ static void moves_all_bytes(void **state)
 			assert_memory_equal(local, expected + off, len);
 		assert_memory_equal(s.at, expected, BUFFER_LEN);
 	}
-	/* One message for each transfer. */
+	/* The card has sent one message for each transfer. */
 	assert_int_equal(fake_card.transfers, TRANSFERS);
 	close_sides(&s);
 	free(expected);
@@ -322,7 +322,7 @@ static void moves_memory_of_a_gpu(void **state)
 	close_sides(&s);
 }
 
-/* A PUT comes in pieces to the server's caller. */
+/* The server's caller may take the bytes of a PUT by several moves. */
 static void divides_a_put(void **state)
 {
 	static unsigned char local[10001];
@@ -353,7 +353,8 @@ static void divides_a_put(void **state)
 
 /* ---- what is refused ---- */
 
-/* Opens a window of 4096 bytes with a session, and gives the server's part of READY. */
+/* Opens a window of 4096 bytes with a session. Does the server's part of READY for it, after header
+ * `name` of the request was changed to `value`. */
 static int64_t ready_with(struct sides *s, enum penstock_op op, enum penstock_op server_op,
 			  const char *name, const char *value)
 {
@@ -388,7 +389,7 @@ static void refuses_wrong_requests(void **state)
 			 -EINVAL);
 	assert_int_equal(ready_with(&s, get, get, "x-amz-rdma-mr-addr", "zz"), -EBADMSG);
 	assert_int_equal(ready_with(&s, get, put_op, NULL, NULL), -EINVAL);
-	/* The client's card refuses a wrong key, and one byte beside the window. */
+	/* The client's card refuses an access with a wrong memory key. */
 	assert_int_equal(ready_with(&s, get, get, "x-amz-rdma-mr-rkey", "1"), -EACCES);
 	for (unsigned i = 0; i < BUFFER_LEN; i++)
 		if (s.at[i] != 0x11)
@@ -397,7 +398,7 @@ static void refuses_wrong_requests(void **state)
 	close_sides(&s);
 }
 
-/* A PUT whose write has another cookie than its session is not taken. */
+/* A PUT fails if the client's write has another cookie than the session. */
 static void refuses_another_cookie(void **state)
 {
 	static unsigned char local[4096];
@@ -424,8 +425,8 @@ static void refuses_another_cookie(void **state)
 	close_sides(&s);
 }
 
-/* A session's card accesses memory of its own window only: the windows have different protection
- * domains, also if their keys are equal. */
+/* Through a session's queue pair, the server can access only the memory of that session's window,
+ * even with the address and key of another window: each window has its own protection domain. */
 static void reaches_no_other_window(void **state)
 {
 	static unsigned char local[4096];
@@ -447,7 +448,7 @@ static void reaches_no_other_window(void **state)
 	assert_true(compose(one, PENSTOCK_OBJECT_READY, &request) > 0);
 	assert_true(compose(other, PENSTOCK_OBJECT_READY, &foreign) > 0);
 	assert_int_equal(pst_hipobj_ready_parse(&source, &r), 0);
-	/* The queue pair of one window, with address and key of the other. */
+	/* Uses the queue pair of window `one` with the address and key of window `other`. */
 	assert_int_equal(penstock_object_ready(remote, 0, r.address, r.key), 0);
 	assert_int_equal(penstock_object_move(remote, PENSTOCK_READ, 0, &seg, 1, 0), 0);
 	{
@@ -514,7 +515,7 @@ static int prepare_token(struct sides *s, const char *token, const char *address
 
 static void refuses_tokens(void **state)
 {
-	/* A queue pair at 127.0.0.1, and at 192.0.2.1. */
+	/* Tokens of a queue pair: HERE is the GID of 127.0.0.1, THERE that of 192.0.2.1. */
 #define TOKEN(transport, gid)               \
 	transport "12000000" gid "00000000" \
 		  "0000000000000000"        \
@@ -542,7 +543,7 @@ static void refuses_tokens(void **state)
 	assert_int_equal(prepare_token(&s, dynamic, NULL, 1), -EBADMSG);
 	assert_int_equal(prepare_token(&s, "1:2:tcp1:127.0.0.1:1:" SESSION, NULL, 1), -EBADMSG);
 	assert_int_equal(prepare_token(&s, "zz", NULL, 1), -EBADMSG);
-	/* A token without a session is declined, because the server must not guess. */
+	/* Without a PREPARE, the server declines the token: a move needs a session's numbers. */
 	assert_int_equal(penstock_object_resolve(s.server, right, strlen(right), NULL, &remote),
 			 -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "/.hipobj-rc/prepare"));
@@ -607,7 +608,8 @@ static void decides_about_responses(void **state)
 	close_sides(&s);
 }
 
-/* A response that reports success does not suffice: the card must have received the cookie. */
+/* A client needs more than a response that reports success: its card must have received the
+ * cookie. */
 static void believes_the_card(void **state)
 {
 	static unsigned char local[4096];
@@ -646,7 +648,7 @@ static void believes_the_card(void **state)
 	close_sides(&s);
 }
 
-/* A client that never writes lets the move end at its time limit. */
+/* If the client never writes the bytes of a PUT, the server's move ends at its time limit. */
 static void waits_no_longer_than_its_limit(void **state)
 {
 	static unsigned char local[4096];
@@ -688,7 +690,7 @@ static void fences_a_late_server(void **state)
 	window = window_open(&s, PENSTOCK_READ, 0, sizeof(local));
 	remote = session_open(&s, window);
 	assert_true(compose(window, PENSTOCK_OBJECT_READY, &request) > 0);
-	/* The texts are the window's, so the release ends them. */
+	/* Copies the headers' values, which are valid only until the release of the window. */
 	for (unsigned i = 0; i < request.count; i++) {
 		snprintf(request.texts[i], sizeof(request.texts[i]), "%s",
 			 request.headers[i].value);
@@ -699,7 +701,8 @@ static void fences_a_late_server(void **state)
 	assert_int_equal(ret, -ECONNRESET);
 	assert_int_equal(s.at[0], 0x11);
 	penstock_object_forget(remote);
-	/* If the card does not end a queue pair, the buffer stays. */
+	/* If the card cannot destroy a queue pair, the release fails, and the buffer stays
+	 * allocated. */
 	window = window_open(&s, PENSTOCK_READ, 0, sizeof(local));
 	fake_card_lock();
 	fake_card.destroy_fail = 1;
@@ -708,13 +711,14 @@ static void fences_a_late_server(void **state)
 	assert_int_equal(penstock_object_unregister(s.buffer), 0);
 	penstock_object_client_close(s.client);
 	penstock_object_server_close(s.server);
-	/* The end of the client tries once more. */
+	/* penstock_object_client_close has destroyed the queue pair. */
 	assert_int_equal(fake_card.live, 0);
 }
 
 /* ---- failures ---- */
 
-/* Runs a whole transfer of which one call of the card fails. Returns whether all went well. */
+/* Runs a whole transfer, during which one call of the card may fail. Returns whether the transfer
+ * succeeded. */
 static bool transfer_with_failure(struct sides *s, enum penstock_op op)
 {
 	static unsigned char local[4096];
@@ -757,7 +761,7 @@ static void survives_the_failure_of_each_call(void **state)
 		if (!transfer_with_failure(&s, at % 2 ? PENSTOCK_READ : PENSTOCK_WRITE))
 			failed++;
 		calls = fake_card.calls - calls;
-		/* The next transfer succeeds, or the failure comes only now. */
+		/* After the failure, transfers succeed again. */
 		fake_card_lock();
 		fake_card.fail_at = 0;
 		fake_card_unlock();
@@ -787,7 +791,7 @@ static void client_names_the_reason(void **state)
 	opts.address = "127.0.0.1";
 	opts.require_encryption = 1;
 	assert_int_equal(penstock_object_client_open(&opts, &client), -EOPNOTSUPP);
-	/* It is not among the transports that need no name. */
+	/* A client without opts.transports does not open hipobj-rc-v2. */
 	opts = (struct penstock_object_client_opts)PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
 	assert_int_equal(penstock_object_client_open(&opts, &client), 0);
 	penstock_object_client_close(client);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the messages of hipobj-rc-v2 (s3/hipobj.h): the bounds of each field, and requests whose
- * values are those of other implementations.
+ * Tests the messages of hipobj-rc-v2 (s3/hipobj.h): the bounds of each field, and that values in
+ * requests have the same digits as those of other implementations.
  */
 #include "test.h"
 
@@ -14,7 +14,7 @@
 #define HIPOBJ "hipobj-rc-v2"
 #define SESSION "00112233445566778899AABBccddeeff"
 
-/* The texts of a message, which a test may change. */
+/* The headers of a request. A test may change their values. */
 struct message {
 	struct penstock_object_header headers[16];
 	char texts[16][128];
@@ -100,7 +100,7 @@ static void parses_requests(void **state)
 	}
 }
 
-/* The values of the requests are those of other implementations, digit by digit. */
+/* Other implementations write the values with the same digits as the expected values here. */
 static void composes_requests(void **state)
 {
 	const struct pst_hipobj_prepare p = {PENSTOCK_WRITE, "/b/k?uploadId=1", "T", 77, 0, 0xa1,

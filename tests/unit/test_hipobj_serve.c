@@ -2,8 +2,9 @@
 /*
  * Tests `penstock serve` and the storage s3:// with hipobj-rc-v2 in one process, over a fake
  * network card (fake_card.h): objects and parts of uploads both ways with all bytes compared, and
- * requests of the protocol that must be refused: by other access keys, with wrong cookies, too
- * many, too long, late, or without the rights. tests/lab/rc1 tests processes with Soft-RoCE.
+ * requests of the protocol that the gateway must refuse: requests with another access key or a
+ * wrong cookie, too many, too long or late requests, and requests without permission. tests/lab/rc1
+ * tests both sides as processes, with Soft-RoCE.
  */
 #include "test.h"
 
@@ -27,7 +28,7 @@
 
 #define MIB (1u << 20)
 #define HERE "00000000000000000000ffff7f000001"
-/* A client's token: queue pair 0x12 at 127.0.0.1. */
+/* A client's token. It names queue pair 0x12 at 127.0.0.1. */
 #define TOKEN                        \
 	"0112000000" HERE "00000000" \
 	"0000000000000000"           \
@@ -102,7 +103,7 @@ static void gateway_start(const char *transports)
 		fail_msg("%s", gw.why);
 }
 
-/* Ends the gateway. Then no session is left. */
+/* Ends the gateway, and with it all sessions. */
 static void gateway_end(void)
 {
 	kill(getpid(), SIGTERM);
@@ -158,7 +159,8 @@ static void gateway_open(const char *transports)
 		fail_msg("%s", a.text);
 }
 
-/* A request of WRITER, if `key` is NULL. `headers` is a list of names and values. */
+/* Sends a signed request, and returns the answer. `key` is the access key; NULL: WRITER. `headers`
+ * is a list of names and values. */
 static struct answer ask(const char *method, const char *path, const char *key,
 			 const char *const *headers)
 {
@@ -229,7 +231,8 @@ static bool value_of(const struct answer *a, const char *name, char *out, size_t
 	return true;
 }
 
-/* Headers of a PREPARE, and one that is changed; its value NULL leaves it out. */
+/* Sends a PREPARE in which header `name` has the value `value`. If `value` is NULL, the request
+ * does not have this header. */
 static struct answer prepare(const char *key, const char *name, const char *value)
 {
 	const char *all[] = {"x-amz-rdma-protocol",
@@ -301,7 +304,7 @@ static void url_of(const char *key, const char *rdma, char out[300])
 		 key, gw.port, rdma);
 }
 
-/* Writes an object. Returns the number of its parts that went by RDMA. */
+/* Writes an object. Returns the number of its parts that moved by RDMA. */
 static unsigned object_put(const char *key, const unsigned char *bytes, size_t len, bool require)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -323,7 +326,7 @@ static unsigned object_put(const char *key, const unsigned char *bytes, size_t l
 	return info.parts_rdma;
 }
 
-/* Reads a range. `require` allows no other way than RDMA. */
+/* Reads a range. If `require` is true, the bytes must move by RDMA. */
 static void object_get(const char *key, unsigned char *bytes, size_t len, uint64_t off,
 		       bool require)
 {
@@ -382,7 +385,7 @@ static void moves_objects(void **state)
 	free(back);
 }
 
-/* A server that does not serve the protocol gets ordinary requests. */
+/* If the gateway does not serve hipobj-rc-v2, the storage s3:// moves the bytes by HTTP. */
 static void uses_http_instead(void **state)
 {
 	static unsigned char bytes[200000], back[200000];
@@ -445,7 +448,8 @@ static void refuses_requests(void **state)
 	gateway_end();
 }
 
-/* A session is its owner's only, ends with a wrong cookie, and serves once. */
+/* Only the access key that opened a session can use it. A session ends after one READY, and after a
+ * request with a wrong cookie. */
 static void keeps_sessions_apart(void **state)
 {
 	char session[64], foreign[64];
@@ -456,12 +460,12 @@ static void keeps_sessions_apart(void **state)
 	a = prepare(NULL, "x-amz-rdma-op", "GET");
 	assert_true(value_of(&a, "x-amz-rdma-session", session, sizeof(session)));
 	assert_int_equal(strlen(session), 32);
-	/* Another access key, which has the rights, does not reach it, nor end it. */
+	/* Access key READER may read the object, but can neither use nor end WRITER's session. */
 	a = proceed("ready", "READER", session, "deadbeef");
 	expect(&a, 404, "NoSuchRDMASession");
 	a = proceed("cancel", "READER", session, "deadbeef");
 	expect(&a, 200, NULL);
-	/* The object does not exist; so the session has been found. */
+	/* NoSuchKey: the gateway has found the session, and then looked for the object. */
 	a = proceed("ready", NULL, session, "deadbeef");
 	expect(&a, 404, "NoSuchKey");
 	a = proceed("ready", NULL, session, "deadbeef");
@@ -473,7 +477,7 @@ static void keeps_sessions_apart(void **state)
 	expect(&a, 404, "NoSuchRDMASession");
 	a = proceed("ready", NULL, session, "deadbeef");
 	expect(&a, 404, "NoSuchRDMASession");
-	/* So does a CANCEL. */
+	/* A CANCEL ends the session, too. */
 	a = prepare("READER", "x-amz-rdma-op", "GET");
 	assert_true(value_of(&a, "x-amz-rdma-session", foreign, sizeof(foreign)));
 	a = proceed("cancel", "READER", foreign, "deadbeef");
@@ -486,7 +490,7 @@ static void keeps_sessions_apart(void **state)
 	assert_int_equal(fake_card.live, 0);
 }
 
-/* A PUT whose client writes nothing stores nothing. */
+/* If the client writes no bytes, a PUT stores no object. */
 static void stores_nothing_that_has_not_come(void **state)
 {
 	char session[64];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients with several network cards: which card a window gets, by distance, link and failures, and
- * which tokens a server accepts then. Two addresses of the loopback stand for two cards; with rc1,
- * both are fake cards (fake_card.h). The linker replaces the functions of src/object/nic.c, so that
- * the test decides where the cards are.
+ * Tests clients with several network cards: which card a window gets, by distance, link and
+ * failures, and which tokens a server then accepts. Two addresses of the loopback stand for two
+ * cards; with rc1, both are fake cards (fake_card.h). The linker replaces the functions of
+ * src/object/nic.c, so that the test decides where the cards are.
  */
 #include "test.h"
 
@@ -143,32 +143,34 @@ static void choose(const char *transport)
 	char text[PENSTOCK_TEXT_MAX];
 
 	open_sides(transport, NULL);
-	/* Equally near: the first of the list. */
+	/* If both cards are equally near, the window gets the first card of the list. */
 	assert_int_equal(penstock_object_release(window_at(A, "")), 0);
-	/* The nearest. */
+	/* The window gets the card that is nearer. */
 	far_host[0] = 2;
 	window = window_at(B, "");
 	assert_int_equal(move(window, B), LEN);
 	assert_int_equal(((unsigned char *)penstock_object_ptr(buffer))[LEN - 1], 7);
 	judge(window, true, text);
 	assert_int_equal(penstock_object_release(window), 0);
-	/* The nearest has no link. */
+	/* The nearer card has no link, so the window gets the other card. */
 	down[1] = true;
 	window = window_at(A, B " is nearer, but has no link");
 	assert_int_equal(move(window, A), LEN);
 	assert_int_equal(penstock_object_release(window), 0);
-	/* Both have none: the nearest is tried. */
+	/* If no card has a link, the window gets the nearer card. */
 	down[0] = true;
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
 	down[0] = down[1] = false;
-	/* The server has not moved the bytes: the next window prefers the other card. */
+	/* The server has declined the token of a window with the nearer card. So the next window
+	 * gets the other card. */
 	window = window_at(B, "");
 	judge(window, false, text);
 	assert_non_null(strstr(text, "prefer other cards than that of " B));
 	assert_int_equal(penstock_object_release(window), 0);
 	window = window_at(A, B " is nearer, but a transfer has just failed there");
 	assert_int_equal(move(window, A), LEN);
-	/* By both cards: the nearest again. */
+	/* The server has declined tokens with both cards. So the next window gets the nearer card
+	 * again. */
 	judge(window, false, text);
 	assert_int_equal(penstock_object_release(window), 0);
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
@@ -187,7 +189,8 @@ static void chosen_rc1(void **state)
 	choose("rc1");
 }
 
-/* Memory of a GPU has other distances than host memory. */
+/* A window in memory of a GPU gets the card that is nearest to the GPU. The distances from a GPU
+ * differ from the distances from host memory. */
 static void gpu(void **state)
 {
 	struct penstock_device *dev;
@@ -206,7 +209,8 @@ static void gpu(void **state)
 	penstock_device_close(dev);
 }
 
-/* A card that cannot register the window, and a card that cannot be reached. */
+/* If a card cannot register a window, the window gets the other card. If the server cannot reach
+ * the window's card, the move fails. */
 static void failures(void **state)
 {
 	struct penstock_object_window *window;
@@ -230,7 +234,7 @@ static void failures(void **state)
 	close_sides();
 }
 
-/* Lists of addresses. */
+/* The option `address` accepts and refuses lists of addresses. */
 static void lists(void **state)
 {
 	static const struct {
@@ -238,7 +242,7 @@ static void lists(void **state)
 		int result;
 	} tries[] = {
 		{A "," B, 0},
-		{A ",203.0.113.1", 0}, /* one of them cannot be bound */
+		{A ",203.0.113.1", 0}, /* the second address cannot be bound */
 		{"203.0.113.1,203.0.113.2", -EADDRNOTAVAIL},
 		{A ",nonsense", -EINVAL},
 		{A ",", 0},
@@ -260,7 +264,8 @@ static void lists(void **state)
 	}
 }
 
-/* Networks whose addresses a token may name. */
+/* A token may name the address of its sender, or one in the networks of the server's option
+ * `networks`. */
 static void networks(void **state)
 {
 	static const struct {
@@ -269,7 +274,7 @@ static void networks(void **state)
 	} tries[] = {
 		{NULL, "10.1.2.3", "10.1.2.3", 0},
 		{NULL, "10.1.2.3", "10.1.2.4", -EOPNOTSUPP},
-		{NULL, B, A, 0}, /* all are this host */
+		{NULL, B, A, 0}, /* all loopback addresses count as one host */
 		{NULL, B, "10.1.2.3", -EOPNOTSUPP},
 		{"10.1.0.0/16", "10.1.2.3", "10.9.9.9", 0},
 		{"10.1.0.0/16", "10.2.2.3", "10.9.9.9", -EOPNOTSUPP},

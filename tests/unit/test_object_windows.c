@@ -65,7 +65,7 @@ static enum penstock_object_next answer_to(struct pst_object_windows *windows,
 	return pst_object_grant_judge(&grant, &call, NULL);
 }
 
-/* The same, with a window in host memory. */
+/* Does the same as answer_to, with a window in host memory. */
 static enum penstock_object_next answer(struct pst_object_windows *windows, const char *reply)
 {
 	return answer_to(windows, &host_window, reply, "");
@@ -132,8 +132,8 @@ static bool cut(const struct pst_wire_buffer *buffer)
 	return false;
 }
 
-/* A response shows the end of one transfer. After a lost attempt, which may have begun another, the
- * release must be a fence. */
+/* A response shows the end of one transfer. A lost attempt may have begun another transfer. After a
+ * lost attempt, the release must ensure that no server can still write to the window. */
 static void lost_attempt(void **state)
 {
 	static const struct {
@@ -196,7 +196,8 @@ static void opened_in_a_pause(void **state)
 	free(windows);
 }
 
-/* The bytes must come through another window, whatever the reason. */
+/* If a server does not serve a window in device memory, the bytes must move through another window,
+ * whatever the reason is. */
 static void device_windows(void **state)
 {
 	struct pst_http_endpoint endpoint = {.host = "test"};
@@ -227,7 +228,7 @@ static void reached_devices(void **state)
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 0);
 	assert_string_equal(found.text, "no");
 	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), -EAGAIN);
-	/* A server that was asked a minute ago is asked again. */
+	/* After a minute, the client asks the server again. */
 	windows.reaches->asked_ns -= REACH_NS;
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
 	pst_object_windows_tested(&windows, &device, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a plane's code for tenants in this process. Each case makes connections with socketpair(2)
+ * Tests a plane's code for tenants in this process. A plane is a process that holds the network
+ * card; its tenants are the processes that use it. Each case makes connections with socketpair(2)
  * and sends the messages itself, including messages that the library never sends.
  */
 #include "test.h"
@@ -295,7 +296,7 @@ static void garbage(void **state)
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_PING, .magic = 1});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_PING, .version = 2});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_ENDED});
-	/* only a server may send this */
+	/* only a server may send MOVE */
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_MOVE});
 	/* a second HELLO */
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_HELLO});
@@ -311,8 +312,8 @@ static void garbage(void **state)
 	message_refused(m);
 	sent += 14;
 	assert_int_equal(atomic_load(&plane.counts.malformed), sent);
-	/* A descriptor with a message that takes none, and a descriptor for a slot that is in
-	 * use. */
+	/* Sends a descriptor with a message that takes none, and then a descriptor for a slot that
+	 * is in use. */
 	for (unsigned i = 0; i < 2; i++) {
 		struct line line = tenant_open(PST_PLANE_CLIENT);
 		struct pst_plane_message ping = {.kind = PST_PLANE_PING};
@@ -330,7 +331,8 @@ static void garbage(void **state)
 	line_close(&calm);
 }
 
-/* A tenant sends numbers of memory, windows and remote windows that belong to another tenant. */
+/* A tenant sends numbers of memory, windows and remote windows that belong to another tenant. The
+ * plane must refuse them. */
 static void names(void **state)
 {
 	static const char token[] = "0000000000001000:1000:tcp1:127.0.0.1:1:"
@@ -363,7 +365,8 @@ static void names(void **state)
 	m.move.segs[0] = (struct pst_plane_seg){.memory = shared, .len = 4096};
 	assert_int_equal(ask(&d, &m), -EACCES);
 	refused += 3;
-	/* Guessed numbers: numbers near valid ones, and numbers of released objects. */
+	/* The plane refuses guessed numbers: numbers near valid ones, and numbers of released
+	 * objects. */
 	for (int i = -2; i <= 2; i++)
 		if (i)
 			assert_int_equal(ask_id(&b, PST_PLANE_RELEASE, window + (uint64_t)i),
@@ -414,7 +417,7 @@ static void limits(void **state)
 	assert_int_equal(ask_id(&a, PST_PLANE_RELEASE, window), 0);
 	assert_int_equal(window_ask(&a, memory, BUFFER - 4096, 4097, &ids[0]), -ERANGE);
 	assert_int_equal(window_ask(&a, memory, UINT64_MAX, 2, &ids[0]), -ERANGE);
-	/* Buckets and operations that the options do not permit. */
+	/* The plane refuses buckets and operations that its options do not permit. */
 	options.buckets = "one,two";
 	assert_int_equal(window_ask(&a, memory, 0, 4096, &window), 0);
 	assert_int_equal(start_ask(&a, window, "on"), -EACCES);
@@ -477,7 +480,7 @@ static void memory(void **state)
 	line_close(&b);
 }
 
-/* Moves with invalid segments. */
+/* The plane refuses moves with invalid segments. */
 static void pieces(void **state)
 {
 	struct line a = tenant_open(PST_PLANE_SERVER);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the library's code for planes with a fake plane in this test, which ends, is silent, or
- * sends invalid messages. In each case, calls must fail, requests must complete, and nothing may
- * hang. After a release, bytes that are written to the shared memory must not appear in the
- * application's memory.
+ * Tests the library's code for planes (processes that hold the network card) with a fake plane in
+ * this test. The fake plane ends, is silent, or sends invalid messages. In each case, calls must
+ * fail, requests must complete, and nothing may hang. After a release, bytes that are written to
+ * the shared memory must not appear in the application's memory.
  */
 #include "test.h"
 
@@ -333,7 +333,7 @@ static void ended_twice(void **state)
 	penstock_object_client_close(client);
 }
 
-/* A client that is closed with open windows and a request in flight. */
+/* Closes a client that has open windows and a request in flight. */
 static void closed_open(void **state)
 {
 	(void)state;
@@ -362,7 +362,7 @@ static void closed_open(void **state)
 	}
 }
 
-/* Memory of a server, with and without a plane. */
+/* Allocates and frees memory of a server, with and without a plane. */
 static void server_memory(void **state)
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
@@ -391,7 +391,7 @@ static void server_memory(void **state)
 	}
 }
 
-/* Calls that fail if the client has a plane. */
+/* Some calls of a client must fail if the client has a plane. */
 static void without_plane(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};

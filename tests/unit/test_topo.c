@@ -43,11 +43,11 @@ static void dgx_machine(void **state)
 	assert_int_equal(topo->end_count, 8 + 9 + 8);
 	assert_string_equal(topo->iommu, "none");
 	assert_near(topo, "0000:13:00.0", "0000:13:00.0", "X");
-	/* The GPU and a NIC below the same switch. */
+	/* A GPU and a NIC are below the same switch. */
 	assert_near(topo, "0000:13:00.0", "0000:15:00.0", "PIX");
-	/* The GPU and a drive below a second switch. */
+	/* The drive is below a second switch. */
 	assert_near(topo, "0000:13:00.0", "0000:19:00.0", "PXB");
-	/* Two drives below the second switch. */
+	/* Both drives are below the second switch. */
 	assert_near(topo, "0000:19:00.0", "0000:1a:00.0", "PIX");
 	/* This device is below another root port. */
 	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");

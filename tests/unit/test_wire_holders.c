@@ -52,7 +52,7 @@ static int device_export(struct penstock_device *dev, void *ptr, size_t len,
 static const struct pst_wire_devices devices = {
 	.alloc = device_alloc, .free = device_free, .export_memory = device_export};
 
-/* What a server does after it has got the memory. */
+/* The behaviour of a server after it has received the window's memory. */
 enum how { DIES, HANGS_UP, SAYS_NOTHING, ENDS };
 
 static int tell(int fd, char c)
@@ -142,7 +142,8 @@ static void begin(struct sides *s, enum how how)
 	if (pst_wire_window_open(s->buffer, PENSTOCK_READ, 0, LEN, &s->grant, &s->err))
 		fail_msg("%s", s->err.text);
 	pst_wire_window_info(s->grant, &info);
-	assert_string_equal(info.transport, "shm1"); /* tcp1 copies through host memory */
+	/* With tcp1, no server would map the GPU's memory, and this test needs servers that do. */
+	assert_string_equal(info.transport, "shm1");
 	assert_int_equal(pst_token_parse(info.token, strlen(info.token), &token), 0);
 	assert_true(token.shm.cuda);
 	assert_int_equal(pipe(said), 0);
@@ -186,7 +187,8 @@ static void ended_transfers_need_no_wait(void **state)
 	pst_wire_client_close(s.client);
 }
 
-/* A killed process has ended when its pidfd says so. The window can then be used again. */
+/* After a server was killed, the client waits until the server's pidfd reports its end. Only then
+ * can the window's memory be used again. */
 static void killed_servers_are_waited_for(void **state)
 {
 	struct sides s;
@@ -206,7 +208,8 @@ static void killed_servers_are_waited_for(void **state)
 	pst_wire_client_close(s.client);
 }
 
-/* The memory is not freed while the process lives, and freed later. */
+/* While the server's process lives, the memory is not freed. After the process has ended, a later
+ * call frees it. */
 static void memory_stays_while_the_server_lives(struct sides *s)
 {
 	int ret = pst_wire_release(s->grant, &s->err);

@@ -248,7 +248,8 @@ static void all_bytes_move(void **state)
 	}
 }
 
-/* Memory of the caller, an empty window, and a file in place of the server's memory. */
+/* A server moves the bytes of a file into a window in memory that the client's caller allocated.
+ * A move of no bytes into an empty window succeeds, too. */
 static void other_memory(void **state)
 {
 	unsigned char *mine = calloc(1, LEN), *expected = malloc(LEN);

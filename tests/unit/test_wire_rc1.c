@@ -100,7 +100,7 @@ static void client_names_the_reason(void **state)
 	assert_int_equal(client_open("rc1", "127.0.0.1", 1, &client), -EOPNOTSUPP);
 }
 
-/* A client that names no transport works without rc1. */
+/* A client whose options name no transport works without rc1. */
 static void client_uses_others(void **state)
 {
 	static unsigned char memory[8192];

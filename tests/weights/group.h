@@ -51,7 +51,9 @@ enum end {
 	/* Before any read, the rank finds out that its device has less memory than the model
 	 * needs. */
 	POOR,
-	BLIND,	/* Before any read, the rank finds out that it cannot map another rank's window. */
+	/* Before any read, the rank finds out that it cannot map another rank's window, the memory
+	 * through which that rank passes bytes to the others. */
+	BLIND,
 	LEAVES, /* The rank closes the group before the second load. */
 };
 
@@ -71,7 +73,7 @@ struct job {
 	bool shard, into, no_peer; /* no_peer: true if the GPUs cannot reach each other's memory. */
 	unsigned shard_first, shard_ranks; /* shard_ranks: number of ranks of the tensor
 					    * parallelism; 0 means `ranks`. */
-	uint64_t first, count;		   /* count: number of tensors to load; 0 means all. */
+	uint64_t first, count; /* First tensor to load, and number of tensors; 0 means all. */
 	enum end end;			   /* Fault of rank `bad_rank`. */
 	unsigned bad_rank, after; /* after: number of reads before `end` happens; 0 means two. */
 	const char *slow_path;	  /* Path that rank `slow` uses for its reads. */
@@ -82,7 +84,7 @@ struct job {
 	off_t other_device_len;
 	/* True if a second load in the group must succeed after a failed one. */
 	bool again;
-	/* True if reads complete only after the load has ended; each rank then waits for its
+	/* True if reads complete only after the load has ended. Each rank then waits for its
 	 * reads. */
 	bool left_behind;
 	pid_t pids[RANKS_MAX];

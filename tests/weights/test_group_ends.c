@@ -47,7 +47,7 @@ int __wrap_open64(const char *path, int flags, ...)
 	return __real_open64(path, flags, mode);
 }
 
-/* ---- fault: one rank sees a file on another device ---- */
+/* ---- fault: one rank sees a file on another device (st_dev) ---- */
 
 int __real_fstat64(int fd, struct stat *st);
 int __wrap_fstat64(int fd, struct stat *st);

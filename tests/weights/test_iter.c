@@ -127,7 +127,7 @@ static void test_window_full(void **state)
 	check_tensor(host, ptr, "c", 98304);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 0);
 	penstock_weights_iter_close(it);
-	/* Closes the iterator early, while reads are in flight. */
+	/* The iterator can be closed early, while reads are in flight. */
 	assert_int_equal(penstock_weights_iter_open(w, gpu, &opts, &it), 0);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
 	penstock_weights_iter_close(it);

@@ -54,8 +54,8 @@ static int wait_in_save(void *user)
 	return 1;
 }
 
-/* A process that is killed while it saves leaves no file behind, if the file system has files
- * without names. */
+/* A process that is killed while it saves leaves no file behind, if the file system supports files
+ * without names (O_TMPFILE). */
 static void test_killed(void **state)
 {
 	const char *dir = made_path("killed");

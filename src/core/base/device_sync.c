@@ -9,8 +9,9 @@
 #include "core/base/clock.h"
 #include "core/base/spin.h"
 
-/* Length of the first pause (see pst_device_sync_await). A request of some MiB completes within
- * this time. */
+/* Lengths of the pauses that pst_device_sync_await imposes. The first pause takes FIRST_NS: a
+ * request of some MiB completes within this time. Each further pause takes twice as long as the one
+ * before, up to FIRST_MAX_NS. */
 #define FIRST_NS 5000000u
 #define FIRST_MAX_NS 320000000u
 
@@ -29,8 +30,7 @@ void pst_device_sync_end(struct penstock_device *dev)
 }
 
 /* If stream-ordered requests followed each other without a gap, this function would never
- * return. So it makes threads pause before they submit another stream-ordered request. The
- * first pause takes 5 ms, and each further pause twice as long as the one before. Every pause
+ * return. So it makes threads pause before they submit another stream-ordered request. Every pause
  * has an end, because a waiting stream may depend on the paused thread. */
 void pst_device_sync_await(struct penstock_device *dev)
 {

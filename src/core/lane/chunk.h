@@ -76,7 +76,8 @@ bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* Counts a retry of the chunk on its own path, for the reason `why`, which reports then show. */
 void pst_chunk_note(struct pst_chunk *chunk, const struct pst_err *why);
-/* The same, and defers the chunk, so that the lane starts it again on its path. */
+/* Does the same as pst_chunk_note, and defers the chunk, so that the lane starts it again on its
+ * path. */
 void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* ---- for lanes ---- */
@@ -121,7 +122,7 @@ void pst_copyqs_adopt(struct pst_lane *lane);
 /* Returns the lane's copy queue on a device, and opens it if there is none. Returns NULL on an
  * error, with the reason in lane->open_err. */
 struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev);
-/* The same for the copy queue of copies within the device's memory. */
+/* Like pst_copyq_of, for the lane's queue of copies within the memory of the device. */
 struct pst_copyq *pst_copyq_within(struct pst_lane *lane, struct penstock_device *dev);
 
 /* Processes completed copies and returns their count. PST_REAP_RECORD also records a ticket for the

@@ -591,8 +591,8 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage would follow the chunk, and that byte may lie
-		 * inside a row. */
+		/* Only the last byte of the storage would follow the chunk. If that byte lies in a
+		 * row (a run of adjacent bytes of a segment), it would be moved alone. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
