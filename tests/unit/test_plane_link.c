@@ -21,7 +21,7 @@
 #define SILENCE_MS 300
 
 /* How the fake plane reacts to the first message of a kind. */
-enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE };
+enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
 
 static char path[108];
 static struct plane {
@@ -66,6 +66,15 @@ static bool act(const struct pst_plane_message *m)
 		answer.answer.result = -EDQUOT;
 		answer.answer.why = PENSTOCK_WHY_FULL;
 		snprintf(answer.answer.text, sizeof(answer.answer.text), "too many");
+		return pst_plane_send(plane.fd, &answer, -1);
+	}
+	if (chosen && (plane.act == CUT || plane.act == CUT_LOST)) {
+		answer.answer.cut = 1;
+		if (plane.act == CUT_LOST) {
+			answer.answer.result = -EIO;
+			answer.answer.why = PENSTOCK_WHY_DEADLINE;
+			snprintf(answer.answer.text, sizeof(answer.answer.text), "lost");
+		}
 		return pst_plane_send(plane.fd, &answer, -1);
 	}
 	send_kind(m->kind == PST_PLANE_HELLO ? PST_PLANE_WELCOME : PST_PLANE_ANSWER, m->seq, 0);
@@ -308,6 +317,55 @@ static void in_flight(void **state)
 	}
 }
 
+/* A server was cut off from a window, so the pages of the window are the application's only. A
+ * later window of the buffer would receive bytes that the application does not see, so there is
+ * none. The error of a window whose bytes may be lost reaches the application. */
+static void cut_off(void **state)
+{
+	static const struct {
+		enum act act;
+		int result;
+	} tries[] = {{CUT, 0}, {CUT_LOST, -EIO}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct penstock_object_client_opts opts = client_opts();
+		struct penstock_object_client *client;
+		struct penstock_object_buffer *buffer, *fresh;
+		struct penstock_object_window *window = NULL;
+		unsigned char *mine, *theirs;
+		int ret;
+
+		plane_start(PST_PLANE_RELEASE, tries[i].act);
+		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
+		mine = penstock_object_ptr(buffer);
+		memset(mine, 1, MIB);
+		theirs = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, plane.mem, 0);
+		assert_true(theirs != MAP_FAILED);
+		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB,
+							     &window),
+				 0);
+		assert_int_equal(penstock_object_release(window), tries[i].result);
+		theirs[100] = 2;
+		assert_int_equal(mine[100], 1);
+		ret = penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window);
+		printf("# a window after the cut: %d\n", ret);
+		assert_int_equal(ret, -EIO);
+		assert_string_not_equal(penstock_errmsg(), "");
+		assert_int_equal(penstock_object_unregister(buffer), 0);
+		/* Other buffers work. */
+		close(plane.mem);
+		plane.mem = -1;
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &fresh), 0);
+		assert_int_equal(penstock_object_window_open(fresh, PENSTOCK_READ, 0, MIB, &window),
+				 0);
+		munmap(theirs, MIB);
+		penstock_object_client_close(client);
+		plane_join();
+	}
+}
+
 /* The fake plane sends two completions for one request. */
 static void ended_twice(void **state)
 {
@@ -428,7 +486,7 @@ int main(void)
 		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
 		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
 		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
-		cmocka_unit_test(closed_open),
+		cmocka_unit_test(closed_open),	 cmocka_unit_test(cut_off),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
