@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -447,6 +448,28 @@ def case_limits():
                 raise AssertionError("the plane has the role client")
             except matrix.Failure as failure:
                 same("this role" in str(failure), True, str(failure))
+
+
+def case_descriptors():
+    """A plane without a free descriptor refuses a connection with the reason. It serves the next
+    one as soon as there are descriptors again."""
+    with Plane() as plane:
+        pid = plane.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        same(soft, hard, "limit of open files")
+        # The metrics' thread needs a descriptor, too, so the count does not use it.
+        count = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, hard))
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                one.settimeout(20)
+                one.connect(plane.socket)
+                reply = one.recv(65536)
+            same((b"RLIMIT_NOFILE" in reply, Raw.HEAD.unpack_from(reply)[2]), (True, Raw.ANSWER),
+                 f"refusal ({reply[:400]!r})")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        Raw(plane).close()
+        until(plane.is_empty, "the plane has nothing left")
 
 
 # ---- ends ----
