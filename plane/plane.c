@@ -142,8 +142,8 @@ static void spare_open(struct plane *p)
 		p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Refuses a connection for which there is no descriptor. Otherwise it would stay in the queue of the
- * socket, which would stay readable. */
+/* Refuses a connection for which there is no descriptor. Otherwise it would stay in the queue of
+ * the socket, which would stay readable. */
 static void refuse_without_files(struct plane *p)
 {
 	int fd;
@@ -220,8 +220,9 @@ static void tenants_join(struct plane *p, bool all)
  * has arrived. */
 static bool plane_wait(struct plane *p, int timeout_ms)
 {
-	struct pollfd fds[3] = {
-		{p->pause ? -1 : p->fd, POLLIN, 0}, {p->shared.wake, POLLIN, 0}, {p->signals, POLLIN, 0}};
+	struct pollfd fds[3] = {{p->pause ? -1 : p->fd, POLLIN, 0},
+				{p->shared.wake, POLLIN, 0},
+				{p->signals, POLLIN, 0}};
 	struct signalfd_siginfo info;
 	uint64_t events;
 
