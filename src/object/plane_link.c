@@ -407,12 +407,27 @@ static int link_connect(struct pst_plane_link *link, struct pst_err *err)
 	return 0;
 }
 
+/* Waits for the reply to HELLO. Returns 0 or -ETIMEDOUT. */
+static int greet_wait(const struct pst_plane_link *link)
+{
+	const uint64_t until = now_ms() + link->opts.timeout_ms;
+
+	for (;;) {
+		struct pollfd fd = {link->fd, POLLIN, 0};
+		uint64_t now = now_ms();
+		int n = poll(&fd, 1, now < until ? (int)(until - now) : 0);
+
+		/* a signal can interrupt poll(2) */
+		if (n >= 0 || errno != EINTR)
+			return n ? 0 : -ETIMEDOUT;
+	}
+}
+
 /* Sends the role and the versions of this process to the plane, and receives its reply. The link's
  * thread does not run yet. */
 static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 {
 	struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
-	struct pollfd fd = {link->fd, POLLIN, 0};
 	int passed, ret;
 
 	m.hello.first = PST_PLANE_VERSION_MIN;
@@ -424,8 +439,8 @@ static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 	 * so the reason can still be received. */
 	if (ret == -EPIPE || ret == -ECONNRESET)
 		ret = 0;
-	if (!ret && poll(&fd, 1, (int)link->opts.timeout_ms) == 0)
-		ret = -ETIMEDOUT;
+	if (!ret)
+		ret = greet_wait(link);
 	if (!ret)
 		ret = pst_plane_receive(link->fd, &m, true, &passed);
 	if (ret <= 0)

@@ -10,9 +10,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include "object/plane_message.h"
@@ -90,9 +92,12 @@ static bool act(const struct pst_plane_message *m)
 static void *plane_run(void *arg)
 {
 	struct pst_plane_message m;
+	sigset_t signals;
 	int fd, ret;
 
 	(void)arg;
+	sigfillset(&signals);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	plane.fd = accept(plane.listener, NULL, NULL);
 	for (;;) {
 		struct pollfd wait = {plane.fd, POLLIN, 0};
@@ -203,6 +208,34 @@ static void greeting(void **state)
 		assert_int_equal(penstock_object_server_open(&server, &other), -EINVAL);
 		server.channels = 0;
 	}
+}
+
+static void alarm_ignore(int number)
+{
+	(void)number;
+}
+
+/* Signals do not end the wait for the reply to HELLO. */
+static void greeting_with_signals(void **state)
+{
+	const struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
+	struct sigaction action = {.sa_handler = alarm_ignore}, old;
+	struct penstock_object_client_opts opts = client_opts();
+	struct penstock_object_client *client;
+	int ret;
+
+	(void)state;
+	plane_start(PST_PLANE_HELLO, BE_SILENT);
+	assert_int_equal(sigaction(SIGALRM, &action, &old), 0);
+	setitimer(ITIMER_REAL, &often, NULL);
+	ret = penstock_object_client_open(&opts, &client);
+	setitimer(ITIMER_REAL, &never, NULL);
+	sigaction(SIGALRM, &old, NULL);
+	assert_int_equal(ret, -ECONNRESET);
+	/* It has waited for all of the time. */
+	if (!strstr(penstock_errmsg(), "does not answer"))
+		fail_msg("found '%s'", penstock_errmsg());
+	plane_join();
 }
 
 /* For each question, the fake plane ends, is silent or sends garbage. */
@@ -487,6 +520,7 @@ int main(void)
 		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
 		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
 		cmocka_unit_test(closed_open),	 cmocka_unit_test(cut_off),
+		cmocka_unit_test(greeting_with_signals),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
