@@ -180,33 +180,33 @@ static void die(struct pst_plane_link *link, int code)
 	pthread_cond_broadcast(&link->changed);
 }
 
-/* Returns whether the plane has sent nothing for too long, although a question or an operation
- * waits for it. Before that time has passed, sends a PING, which the plane must answer. The caller
+/* Returns whether the plane has not answered a PING for too long. If it has sent nothing for some
+ * time, although a question or an operation waits for it, sends it a PING, which it must answer.
+ * Silence before the PING says nothing, because this process may have been stopped. The caller
  * holds the lock. */
 static bool is_silent(struct pst_plane_link *link)
 {
 	struct pst_plane_message ping = {.kind = PST_PLANE_PING};
+	const unsigned patience = link->opts.timeout_ms / 4;
+	struct pollfd room = {link->fd, POLLOUT, 0};
 	uint64_t now = now_ms();
 
 	if (!link->questions && !link->in_flight) {
 		link->heard_ms = now;
 		return false;
 	}
-	if (now - link->heard_ms > link->opts.timeout_ms)
-		return true;
-	/* If send_lock is taken, another thread is sending a question, so no PING is needed. */
-	if (now - link->heard_ms > link->opts.timeout_ms / 4 &&
-	    now - link->asked_ms > link->opts.timeout_ms / 4 &&
-	    !pthread_mutex_trylock(&link->send_lock)) {
-		struct pollfd room = {link->fd, POLLOUT, 0};
-
-		link->asked_ms = now;
-		if (poll(&room, 1, 0) > 0 && (room.revents & POLLOUT))
-			/* ignores an error: it has ended the connection, and the next receive
-			 * reports that */
-			(void)pst_plane_send(link->fd, &ping, -1);
-		pthread_mutex_unlock(&link->send_lock);
-	}
+	if (link->asked_ms > link->heard_ms)
+		return now - link->asked_ms > link->opts.timeout_ms - patience;
+	/* If send_lock is taken, another thread is sending a question. If the plane receives
+	 * nothing, the time limit of that send ends the connection. */
+	if (now - link->heard_ms <= patience || pthread_mutex_trylock(&link->send_lock))
+		return false;
+	link->asked_ms = now;
+	if (poll(&room, 1, 0) > 0 && (room.revents & POLLOUT))
+		/* ignores an error: it has ended the connection, and the next receive
+		 * reports that */
+		(void)pst_plane_send(link->fd, &ping, -1);
+	pthread_mutex_unlock(&link->send_lock);
 	return false;
 }
 

@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
@@ -526,6 +527,27 @@ def case_plane_stopped():
             plane.process.send_signal(signal.SIGCONT)
             until(plane.is_empty, "the plane has ended the tenant")
             same(side.ask("sum", 0, BIG * MIB), before, "the memory after the release")
+
+
+def case_tenant_stopped():
+    """A tenant that was stopped for longer than a plane may be silent still has its plane."""
+    gateway, client = opened()
+    client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
+    with gateway, Plane(gateway) as plane, tenant(plane, silence_ms=500) as side:
+        same(side.ask("get", 0, 100), "window", "window")
+        for process in (gateway.process, side.process):
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            if process is gateway.process:
+                same(side.ask("start", "data-1", "key", 0, 0), "0 ", "start")
+        time.sleep(1.5)
+        side.signal(signal.SIGCONT)
+        os.waitid(os.P_PID, side.process.pid, os.WCONTINUED)
+        # The plane answers a PING meanwhile.
+        time.sleep(1.5)
+        gateway.process.send_signal(signal.SIGCONT)
+        ended(side, (100, "done", "shm1"), "the request")
+        same(side.ask("release"), "0", "release")
 
 
 def case_tenant_killed():
