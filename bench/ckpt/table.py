@@ -5,11 +5,18 @@ A file that does not exist is left out. bench/README.md explains the columns."""
 
 import csv
 import os
+import statistics
 import sys
 
 
 def ratio(value, other):
     return f"{value / other:.2f}" if other else ""
+
+
+def median(rows, column):
+    """Returns the median of a column, or None if a row has no value there."""
+    values = [row[column] for row in rows]
+    return statistics.median(map(float, values)) if all(values) else None
 
 
 def of_medians(rows):
@@ -41,7 +48,8 @@ def of_rounds(rows):
     found = {}
     for row in rows:
         found.setdefault((row["what"], row["who"]), []).append(row)
-    middles = {key: sorted(same, key=lambda row: float(row["seconds"]))[len(same) // 2]
+    middles = {key: {column: median(same, column)
+                     for column in ("gb_s", "seconds", "data_seconds")}
                for key, same in found.items()}
     print(f"Model {rows[0]['model']}, scale {rows[0]['scale']}, {rows[0]['ranks']} ranks, "
           f"{int(rows[0]['bytes'])} bytes.\n")
@@ -50,10 +58,10 @@ def of_rounds(rows):
     for (what, who), same in found.items():
         rates = [float(row["gb_s"]) for row in same]
         middle, torch = middles[what, who], middles.get((what, "torch"))
-        print(f"| {what} | {who} | {float(middle['gb_s']):.2f} | {min(rates):.2f}–{max(rates):.2f} "
-              f"| {float(middle['seconds']):.3f} | {middle['data_seconds']} | "
-              f"{ratio(float(middle['gb_s']), torch and float(torch['gb_s']))} | "
-              f"{middle['path']} |")
+        data = middle["data_seconds"]
+        print(f"| {what} | {who} | {middle['gb_s']:.2f} | {min(rates):.2f}–{max(rates):.2f} "
+              f"| {middle['seconds']:.3f} | {'' if data is None else format(data, '.3f')} | "
+              f"{ratio(middle['gb_s'], torch and torch['gb_s'])} | {same[0]['path']} |")
 
 
 def main():

@@ -120,7 +120,8 @@ function say(text) {
 function download(name, type, text) {
   const a = make("a", {href: URL.createObjectURL(new Blob([text], {type})), download: name});
   a.click();
-  URL.revokeObjectURL(a.href);
+  // The browser reads the text after the click. A text that is freed at once can be missing.
+  setTimeout(() => URL.revokeObjectURL(a.href), 60000);
   say(`${name} is saved.`);
 }
 

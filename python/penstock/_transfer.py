@@ -133,7 +133,13 @@ class Storage:
                         ended.wait()
                 raise
         if raised:
-            raise raised[0]
+            error = raised.pop()
+            try:
+                raise error
+            finally:
+                # The error refers to this frame. If the frame also referred to the error, Python
+                # would keep the caller's data until its garbage collector runs.
+                del error
 
     def move(self, op: int, segments: Sequence[Segment], *, exact: bool = True,
              require: str = "any", effort: str = "thrifty") -> TransferReport:
