@@ -58,6 +58,13 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 	return 0;
 }
 
+static int cut_fail(struct pst_err *err)
+{
+	return pst_fail_errno(err, EIO, PENSTOCK_WHY_DEADLINE,
+			      "a release has cut off a server from the buffer: its other windows "
+			      "are lost, and it has no new ones; use a new buffer");
+}
+
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err)
 {
@@ -74,9 +81,7 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 	/* Bytes that a server or the plane puts into a replaced page do not get into this
 	 * process. */
 	if (atomic_load(&buffer->cut))
-		return pst_fail_errno(err, EIO, PENSTOCK_WHY_DEADLINE,
-				      "a release has cut off a server from the buffer, so it "
-				      "has no new windows: use a new buffer");
+		return cut_fail(err);
 	grant = calloc(1, sizeof(*grant));
 	if (!grant)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
@@ -140,11 +145,16 @@ int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err)
 {
 	struct pst_plane_buffer *buffer = grant->buffer;
 	struct pst_plane_message answer;
+	const bool lost = atomic_load(&buffer->cut);
 	int ret = pst_plane_ask_id(buffer->link, PST_PLANE_RELEASE, grant->id, &answer, err);
 	bool cut = ret == -ECONNRESET;
 
 	if (ret == -EBUSY)
 		return ret;
+	/* The pages of another window, whose first or last page may be one of this window, were
+	 * replaced while the plane moved bytes. */
+	if (!ret && lost)
+		ret = cut_fail(err);
 	/* The question succeeded, so `answer` contains the plane's answer. */
 	if (!cut && answer.answer.cut)
 		cut = true;
