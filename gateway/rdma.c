@@ -353,11 +353,18 @@ static void put_headers(struct gw_request *req, enum penstock_op op,
 		gw_header_add(req, answer.headers[i].name, answer.headers[i].value);
 }
 
+/* Returns the request's token, or NULL. A READY has the window of its session already, which a
+ * token must not replace. */
+static const char *token_of(const struct gw_request *req)
+{
+	return req->session ? NULL : gw_header(req, "x-amz-rdma-token");
+}
+
 /* Checks the request's token. Returns 0 if the gateway can serve it, -EOPNOTSUPP if it declines the
  * token, or -EBADMSG. */
 static int token_resolve(struct gw_request *req)
 {
-	const char *token = gw_header(req, "x-amz-rdma-token");
+	const char *token = token_of(req);
 	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
 	struct gw_rdma *rdma = req->server->rdma;
 	int ret = -EOPNOTSUPP;
@@ -377,7 +384,7 @@ static int token_resolve(struct gw_request *req)
 
 bool gw_rdma_check_read(struct gw_request *req)
 {
-	if (gw_header(req, "x-amz-rdma-token") && token_resolve(req) == -EBADMSG)
+	if (token_of(req) && token_resolve(req) == -EBADMSG)
 		return gw_fail(req, GW_InvalidRDMAToken, NULL) == 0;
 	return true;
 }
@@ -425,7 +432,7 @@ enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint
 
 	if (req->session)
 		return session_send(req, &seg, ranged);
-	if (!gw_header(req, "x-amz-rdma-token"))
+	if (!token_of(req))
 		return GW_RDMA_BODY;
 	if (!gw_rdma_check_read(req))
 		return GW_RDMA_FAILED;
@@ -474,7 +481,7 @@ bool gw_rdma_check(struct gw_request *req)
 	const char *length = gw_header(req, "content-length");
 	int ret;
 
-	if (!gw_header(req, "x-amz-rdma-token"))
+	if (!token_of(req))
 		return true;
 	ret = token_resolve(req);
 	if (ret == -EBADMSG)

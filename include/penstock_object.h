@@ -628,7 +628,9 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
  * len		number of bytes, more than 0; rounded up to a multiple of 2 MiB
  * out		receives the address. Free it with penstock_object_server_free
  *
- * Any thread. May block.
+ * If a plane ends or does not answer, the moves in flight complete with -ECONNRESET. A plane that
+ * was only stopped may still access their memory when it goes on. So free this memory then, and do
+ * not use it for anything else. Any thread. May block.
  *
  * -ENOMEM	there is not enough memory
  * -EDQUOT	the plane permits no more memory

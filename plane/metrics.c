@@ -21,6 +21,7 @@
 #include "core/base/clock.h"
 
 #define REQUEST_MAX 4096
+#define PAUSE_MS 100 /* until the next attempt to accept a connection */
 #define REQUEST_MS 2000
 
 struct pl_metrics {
@@ -200,8 +201,12 @@ static void *metrics_run(void *arg)
 		if (fds[1].revents)
 			return NULL;
 		fd = accept4(metrics->fd, NULL, NULL, SOCK_CLOEXEC);
-		if (fd < 0)
+		if (fd < 0) {
+			/* If there is no descriptor, the connection stays in the queue, and the
+			 * socket stays readable. */
+			poll(&fds[1], 1, PAUSE_MS);
 			continue;
+		}
 		connection_serve(metrics, fd);
 		close(fd);
 	}

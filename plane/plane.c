@@ -7,12 +7,14 @@
 #include "plane.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,11 +26,15 @@
 #include "metrics.h"
 #include "tenant.h"
 
+#define PAUSE_MS 100 /* until the next attempt to accept a connection without a descriptor */
+
 struct plane {
 	struct pl_plane shared;
 	struct pl_tenant *tenants;
 	struct pl_metrics *metrics;
 	int fd, signals;
+	int spare; /* descriptor that is closed to refuse a connection if there is no other */
+	bool pause; /* whether the next wait ignores connections, because none can be accepted */
 	struct stat socket; /* state of the socket's file as this process has created it */
 	char *why;
 	size_t why_len;
@@ -130,6 +136,29 @@ static void refuse(int fd, int code, enum penstock_why why, const char *text)
 	close(fd);
 }
 
+static void spare_open(struct plane *p)
+{
+	if (p->spare < 0)
+		p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* Refuses a connection for which there is no descriptor. Otherwise it would stay in the queue of
+ * the socket, which would stay readable. */
+static void refuse_without_files(struct plane *p)
+{
+	int fd;
+
+	if (p->spare >= 0)
+		close(p->spare);
+	p->spare = -1;
+	fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC);
+	p->pause = fd < 0;
+	if (fd >= 0)
+		refuse(fd, EMFILE, PENSTOCK_WHY_NO_FILES,
+		       "the plane has no descriptor left: raise its RLIMIT_NOFILE");
+	spare_open(p);
+}
+
 static void tenant_accept(struct plane *p)
 {
 	struct pl_plane *plane = &p->shared;
@@ -138,8 +167,11 @@ static void tenant_accept(struct plane *p)
 	struct ucred peer;
 	socklen_t len = sizeof(peer);
 
-	if (fd < 0)
+	if (fd < 0) {
+		if (errno == EMFILE || errno == ENFILE)
+			refuse_without_files(p);
 		return;
+	}
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len)) {
 		close(fd);
 		return;
@@ -188,11 +220,15 @@ static void tenants_join(struct plane *p, bool all)
  * has arrived. */
 static bool plane_wait(struct plane *p, int timeout_ms)
 {
-	struct pollfd fds[3] = {
-		{p->fd, POLLIN, 0}, {p->shared.wake, POLLIN, 0}, {p->signals, POLLIN, 0}};
+	struct pollfd fds[3] = {{p->pause ? -1 : p->fd, POLLIN, 0},
+				{p->shared.wake, POLLIN, 0},
+				{p->signals, POLLIN, 0}};
 	struct signalfd_siginfo info;
 	uint64_t events;
 
+	if (p->pause && (timeout_ms < 0 || timeout_ms > PAUSE_MS))
+		timeout_ms = PAUSE_MS;
+	p->pause = false;
 	poll(fds, 3, timeout_ms);
 	if (fds[1].revents && read(p->shared.wake, &events, sizeof(events)) > 0)
 		tenants_join(p, false);
@@ -217,6 +253,18 @@ static void drain(struct plane *p)
 	}
 }
 
+/* Raises the limit of open files as far as the tenants may need. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	/* if this fails, the old limit remains */
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int plane_start(struct plane *p, unsigned *metrics_port)
 {
 	const struct pl_options *o = p->shared.options;
@@ -228,6 +276,8 @@ static int plane_start(struct plane *p, unsigned *metrics_port)
 	sigaddset(&signals, SIGINT);
 	/* All threads inherit this signal mask, so only the main thread receives the signals. */
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	raise_file_limit();
+	spare_open(p);
 	p->shared.stop = eventfd(0, EFD_CLOEXEC);
 	p->shared.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	p->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -267,6 +317,8 @@ static void plane_stop(struct plane *p)
 		close(p->shared.wake);
 	if (p->signals >= 0)
 		close(p->signals);
+	if (p->spare >= 0)
+		close(p->spare);
 }
 
 unsigned pl_version(void)
@@ -279,6 +331,7 @@ int pl_serve(const struct pl_options *options, char *why, size_t why_len)
 	struct plane p = {.shared = {.options = options, .stop = -1, .wake = -1},
 			  .fd = -1,
 			  .signals = -1,
+			  .spare = -1,
 			  .why = why,
 			  .why_len = why_len};
 	unsigned metrics_port = 0;

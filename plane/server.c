@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,7 +16,25 @@
 #include "core/base/log.h"
 #include "tenant.h"
 
-#define FUSE_MAGIC 0x65735546 /* file system type that statfs(2) returns for FUSE */
+/* File systems whose files a tenant may not pass, by the type that statfs(2) returns. A read of a
+ * file on FUSE, or of /proc/PID/mem, can take as long as the tenant likes. A write to a file of the
+ * kernel has effects that depend on the rights of the process that writes. */
+static const unsigned long refused_types[] = {
+	0x65735546, /* FUSE */
+	PROC_SUPER_MAGIC,
+	SYSFS_MAGIC,
+	DEBUGFS_MAGIC,
+	TRACEFS_MAGIC,
+	SECURITYFS_MAGIC,
+	SELINUX_MAGIC,
+	CGROUP_SUPER_MAGIC,
+	CGROUP2_SUPER_MAGIC,
+	EFIVARFS_MAGIC,
+	BPF_FS_MAGIC,
+	BINFMTFS_MAGIC,
+	0x62656570, /* configfs */
+	0x6e736673, /* nsfs */
+};
 
 /* A move of a tenant that is in flight. */
 struct move {
@@ -123,15 +142,18 @@ static void move_clear(struct move *move)
 	move->fd_count = move->memory_count = 0;
 }
 
-/* Returns whether the plane may use a tenant's file. It refuses files on FUSE, because the tenant
- * could make a read of such a file hang. */
+/* Returns whether the plane may use a tenant's file: a regular one, on a file system with data. */
 static bool file_is_usable(int fd)
 {
 	struct statfs fs;
 	struct stat st;
 
-	return !fstat(fd, &st) && S_ISREG(st.st_mode) && !fstatfs(fd, &fs) &&
-	       fs.f_type != FUSE_MAGIC;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || fstatfs(fd, &fs))
+		return false;
+	for (unsigned i = 0; i < sizeof(refused_types) / sizeof(refused_types[0]); i++)
+		if ((unsigned long)fs.f_type == refused_types[i])
+			return false;
+	return true;
 }
 
 /* Converts a segment of a message. Keeps its memory or its descriptor until the move has
@@ -152,7 +174,8 @@ static int seg_take(struct pl_tenant *tenant, struct move *move, const struct ps
 		move->fds[move->fd_count++] = fd;
 		if (!file_is_usable(fd))
 			return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
-					"a plane can move regular files only, and none of FUSE");
+					"a plane can move regular files only, and none of FUSE or "
+					"of the kernel, such as /proc");
 		if (__builtin_add_overflow(seg->off, seg->len, &end) || end > INT64_MAX)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"a piece of the move ends beyond the longest file");

@@ -58,6 +58,13 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 	return 0;
 }
 
+static int cut_fail(struct pst_err *err)
+{
+	return pst_fail_errno(err, EIO, PENSTOCK_WHY_DEADLINE,
+			      "a release has cut off a server from the buffer: its other windows "
+			      "are lost, and it has no new ones; use a new buffer");
+}
+
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err)
 {
@@ -71,6 +78,10 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the window ends beyond the buffer of %zu bytes",
 				      buffer->len);
+	/* Bytes that a server or the plane puts into a replaced page do not get into this
+	 * process. */
+	if (atomic_load(&buffer->cut))
+		return cut_fail(err);
 	grant = calloc(1, sizeof(*grant));
 	if (!grant)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
@@ -134,20 +145,34 @@ int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err)
 {
 	struct pst_plane_buffer *buffer = grant->buffer;
 	struct pst_plane_message answer;
+	const bool lost = atomic_load(&buffer->cut);
 	int ret = pst_plane_ask_id(buffer->link, PST_PLANE_RELEASE, grant->id, &answer, err);
 	bool cut = ret == -ECONNRESET;
 
 	if (ret == -EBUSY)
 		return ret;
+	/* The pages of another window, whose first or last page may be one of this window, were
+	 * replaced while the plane moved bytes. */
+	if (!ret && lost)
+		ret = cut_fail(err);
 	/* The question succeeded, so `answer` contains the plane's answer. */
 	if (!cut && answer.answer.cut)
 		cut = true;
-	if (cut && grant->len) {
-		ret = pst_shared_cut(&buffer->shared, grant->off, grant->len, err);
-		if (ret)
-			atomic_store(&buffer->stuck, true);
-	} else if (cut) {
+	if (cut)
+		atomic_store(&buffer->cut, true);
+	/* With new pages, it does no harm that the plane is gone, or that a server may still access
+	 * the old ones. Another error says that bytes of the window may be missing. */
+	if (ret == -ECONNRESET || (cut && ret == -ETIMEDOUT))
 		ret = 0;
+	if (cut && grant->len) {
+		struct pst_err why;
+		int code = pst_shared_cut(&buffer->shared, grant->off, grant->len, &why);
+
+		if (code) {
+			atomic_store(&buffer->stuck, true);
+			*err = why;
+			ret = code;
+		}
 	}
 	atomic_fetch_sub(&buffer->windows, 1);
 	free(grant);

@@ -19,6 +19,8 @@ struct pst_plane_buffer {
 	_Atomic unsigned windows;
 	/* true if a server may still access this memory of a GPU; the memory is then never freed */
 	_Atomic bool stuck;
+	/* true if pages of the buffer were replaced, so that the plane has others */
+	_Atomic bool cut;
 };
 
 /* A window that the plane has opened. */

@@ -180,33 +180,33 @@ static void die(struct pst_plane_link *link, int code)
 	pthread_cond_broadcast(&link->changed);
 }
 
-/* Returns whether the plane has sent nothing for too long, although a question or an operation
- * waits for it. Before that time has passed, sends a PING, which the plane must answer. The caller
+/* Returns whether the plane has not answered a PING for too long. If it has sent nothing for some
+ * time, although a question or an operation waits for it, sends it a PING, which it must answer.
+ * Silence before the PING says nothing, because this process may have been stopped. The caller
  * holds the lock. */
 static bool is_silent(struct pst_plane_link *link)
 {
 	struct pst_plane_message ping = {.kind = PST_PLANE_PING};
+	const unsigned patience = link->opts.timeout_ms / 4;
+	struct pollfd room = {link->fd, POLLOUT, 0};
 	uint64_t now = now_ms();
 
 	if (!link->questions && !link->in_flight) {
 		link->heard_ms = now;
 		return false;
 	}
-	if (now - link->heard_ms > link->opts.timeout_ms)
-		return true;
-	/* If send_lock is taken, another thread is sending a question, so no PING is needed. */
-	if (now - link->heard_ms > link->opts.timeout_ms / 4 &&
-	    now - link->asked_ms > link->opts.timeout_ms / 4 &&
-	    !pthread_mutex_trylock(&link->send_lock)) {
-		struct pollfd room = {link->fd, POLLOUT, 0};
-
-		link->asked_ms = now;
-		if (poll(&room, 1, 0) > 0 && (room.revents & POLLOUT))
-			/* ignores an error: it has ended the connection, and the next receive
-			 * reports that */
-			(void)pst_plane_send(link->fd, &ping, -1);
-		pthread_mutex_unlock(&link->send_lock);
-	}
+	if (link->asked_ms > link->heard_ms)
+		return now - link->asked_ms > link->opts.timeout_ms - patience;
+	/* If send_lock is taken, another thread is sending a question. If the plane receives
+	 * nothing, the time limit of that send ends the connection. */
+	if (now - link->heard_ms <= patience || pthread_mutex_trylock(&link->send_lock))
+		return false;
+	link->asked_ms = now;
+	if (poll(&room, 1, 0) > 0 && (room.revents & POLLOUT))
+		/* ignores an error: it has ended the connection, and the next receive
+		 * reports that */
+		(void)pst_plane_send(link->fd, &ping, -1);
+	pthread_mutex_unlock(&link->send_lock);
 	return false;
 }
 
@@ -407,12 +407,27 @@ static int link_connect(struct pst_plane_link *link, struct pst_err *err)
 	return 0;
 }
 
+/* Waits for the reply to HELLO. Returns 0 or -ETIMEDOUT. */
+static int greet_wait(const struct pst_plane_link *link)
+{
+	const uint64_t until = now_ms() + link->opts.timeout_ms;
+
+	for (;;) {
+		struct pollfd fd = {link->fd, POLLIN, 0};
+		uint64_t now = now_ms();
+		int n = poll(&fd, 1, now < until ? (int)(until - now) : 0);
+
+		/* a signal can interrupt poll(2) */
+		if (n >= 0 || errno != EINTR)
+			return n ? 0 : -ETIMEDOUT;
+	}
+}
+
 /* Sends the role and the versions of this process to the plane, and receives its reply. The link's
  * thread does not run yet. */
 static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 {
 	struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
-	struct pollfd fd = {link->fd, POLLIN, 0};
 	int passed, ret;
 
 	m.hello.first = PST_PLANE_VERSION_MIN;
@@ -424,8 +439,8 @@ static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 	 * so the reason can still be received. */
 	if (ret == -EPIPE || ret == -ECONNRESET)
 		ret = 0;
-	if (!ret && poll(&fd, 1, (int)link->opts.timeout_ms) == 0)
-		ret = -ETIMEDOUT;
+	if (!ret)
+		ret = greet_wait(link);
 	if (!ret)
 		ret = pst_plane_receive(link->fd, &m, true, &passed);
 	if (ret <= 0)

@@ -13,12 +13,14 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
@@ -453,6 +455,28 @@ def case_limits():
                 same("this role" in str(failure), True, str(failure))
 
 
+def case_descriptors():
+    """A plane without a free descriptor refuses a connection with the reason. It serves the next
+    one as soon as there are descriptors again."""
+    with Plane() as plane:
+        pid = plane.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        same(soft, hard, "limit of open files")
+        # The metrics' thread needs a descriptor, too, so the count does not use it.
+        count = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, hard))
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                one.settimeout(20)
+                one.connect(plane.socket)
+                reply = one.recv(65536)
+            same((b"RLIMIT_NOFILE" in reply, Raw.HEAD.unpack_from(reply)[2]), (True, Raw.ANSWER),
+                 f"refusal ({reply[:400]!r})")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        Raw(plane).close()
+        until(plane.is_empty, "the plane has nothing left")
+
+
 # ---- ends ----
 
 def big_object(client):
@@ -508,6 +532,27 @@ def case_plane_stopped():
             plane.process.send_signal(signal.SIGCONT)
             until(plane.is_empty, "the plane has ended the tenant")
             same(side.ask("sum", 0, BIG * MIB), before, "the memory after the release")
+
+
+def case_tenant_stopped():
+    """A tenant that was stopped for longer than a plane may be silent still has its plane."""
+    gateway, client = opened()
+    client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
+    with gateway, Plane(gateway) as plane, tenant(plane, silence_ms=500) as side:
+        same(side.ask("get", 0, 100), "window", "window")
+        for process in (gateway.process, side.process):
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            if process is gateway.process:
+                same(side.ask("start", "data-1", "key", 0, 0), "0 ", "start")
+        time.sleep(1.5)
+        side.signal(signal.SIGCONT)
+        os.waitid(os.P_PID, side.process.pid, os.WCONTINUED)
+        # The plane answers a PING meanwhile.
+        time.sleep(1.5)
+        gateway.process.send_signal(signal.SIGCONT)
+        ended(side, (100, "done", "shm1"), "the request")
+        same(side.ask("release"), "0", "release")
 
 
 def case_tenant_killed():

@@ -265,9 +265,9 @@ static struct answer prepare(const char *key, const char *name, const char *valu
 	return ask("POST", "/.hipobj-rc/prepare", key, list);
 }
 
-/* Sends a READY or a CANCEL. */
-static struct answer proceed(const char *step, const char *key, const char *session,
-			     const char *cookie)
+/* Sends a READY or a CANCEL. `token` is one more header; NULL: none. */
+static struct answer proceed_token(const char *step, const char *key, const char *session,
+				   const char *cookie, const char *token)
 {
 	const char *list[] = {"x-amz-rdma-protocol",
 			      "hipobj-rc-v2",
@@ -281,11 +281,19 @@ static struct answer proceed(const char *step, const char *key, const char *sess
 			      "1000",
 			      "x-amz-rdma-mr-rkey",
 			      "1",
+			      token ? "x-amz-rdma-token" : NULL,
+			      token,
 			      NULL};
 	char path[64];
 
 	snprintf(path, sizeof(path), "/.hipobj-rc/%s", step);
 	return ask("POST", path, key, list);
+}
+
+static struct answer proceed(const char *step, const char *key, const char *session,
+			     const char *cookie)
+{
+	return proceed_token(step, key, session, cookie, NULL);
 }
 
 static void expect(const struct answer *a, int status, const char *text)
@@ -490,6 +498,37 @@ static void keeps_sessions_apart(void **state)
 	assert_int_equal(fake_card.live, 0);
 }
 
+/* A READY uses the window of its session, also if it has a token of another window. So the session
+ * ends with the request, and frees its memory and its queue pair. */
+static void ignores_a_token_in_a_ready(void **state)
+{
+	static const char token[] = "1000:1000:tcp1:127.0.0.1:1:00112233445566778899aabbccddeeff";
+	static const char *const targets[] = {"/data/by-hand",
+					      "/data/by-hand?partNumber=1&uploadId=none"};
+	char session[64];
+	struct answer a;
+	int live;
+
+	(void)state;
+	gateway_open("hipobj-rc-v2,tcp1");
+	for (unsigned i = 0; i < 2; i++) {
+		a = prepare(NULL, "x-amz-rdma-target", targets[i]);
+		assert_true(value_of(&a, "x-amz-rdma-session", session, sizeof(session)));
+		a = proceed_token("ready", NULL, session, "deadbeef", token);
+		printf("# READY with a token: %d\n", a.status);
+		if (i)
+			expect(&a, 404, "NoSuchUpload");
+		else
+			expect(&a, 500, "RDMATransferFailed");
+	}
+	gateway_end();
+	/* The gateway has ended its sessions, and no other object of the card is left. */
+	fake_card_lock();
+	live = fake_card.live;
+	fake_card_unlock();
+	assert_int_equal(live, 0);
+}
+
 /* If the client writes no bytes, a PUT stores no object. */
 static void stores_nothing_that_has_not_come(void **state)
 {
@@ -534,6 +573,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(refuses_requests),
 		cmocka_unit_test(keeps_sessions_apart),
+		cmocka_unit_test(ignores_a_token_in_a_ready),
 		cmocka_unit_test(stores_nothing_that_has_not_come),
 		cmocka_unit_test(bounds_sessions),
 		cmocka_unit_test(moves_objects),

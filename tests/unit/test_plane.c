@@ -497,7 +497,12 @@ static void pieces(void **state)
 		{{.is_file = 1, .slot = 0, .len = 1}, -EINVAL}, /* no descriptor */
 		{{.is_file = 1, .slot = 1, .len = 1}, -EINVAL}, /* a folder */
 		{{.len = 4097}, -ERANGE},			/* longer than the window */
+		/* memory of a process, whose page faults the process itself can delay */
+		{{.is_file = 1, .slot = 2, .len = 1}, -EINVAL},
+		{{.is_file = 1, .slot = 3, .len = 1}, -EINVAL}, /* a file of /sys */
 	};
+	int process = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	int machine = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
 
 	(void)state;
 	assert_int_equal(remote_ask(&a, "nonsense", &remote), -EBADMSG);
@@ -507,13 +512,17 @@ static void pieces(void **state)
 				    &remote),
 			 -EOPNOTSUPP);
 	assert_int_equal(remote_ask(&a, token, &remote), 0);
-	for (unsigned i = 0; i < 5; i++) {
+	assert_true(process >= 0);
+	for (unsigned i = 0; i < (machine < 0 ? 6 : 7); i++) {
 		m = (struct pst_plane_message){.kind = PST_PLANE_MOVE};
 		m.move.remote = remote;
 		m.move.seg_count = 1;
 		m.move.segs[0] = tries[i].seg;
 		m.move.segs[0].memory = memory;
 		pass(&a, 1, folder);
+		pass(&a, 2, process);
+		if (machine >= 0)
+			pass(&a, 3, machine);
 		printf("# piece %u\n", i);
 		assert_int_equal(ask(&a, &m), tries[i].result);
 	}
@@ -530,6 +539,9 @@ static void pieces(void **state)
 	assert_int_equal(m.moved.done.result, -EOPNOTSUPP);
 	assert_int_equal(ask_id(&a, PST_PLANE_MEMORY_CLOSE, memory), 0);
 	close(folder);
+	close(process);
+	if (machine >= 0)
+		close(machine);
 	line_close(&a);
 	assert_int_equal(atomic_load(&plane.counts.moves[1]), 1);
 }

@@ -10,9 +10,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include "object/plane_message.h"
@@ -21,7 +23,7 @@
 #define SILENCE_MS 300
 
 /* How the fake plane reacts to the first message of a kind. */
-enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE };
+enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
 
 static char path[108];
 static struct plane {
@@ -68,6 +70,15 @@ static bool act(const struct pst_plane_message *m)
 		snprintf(answer.answer.text, sizeof(answer.answer.text), "too many");
 		return pst_plane_send(plane.fd, &answer, -1);
 	}
+	if (chosen && (plane.act == CUT || plane.act == CUT_LOST)) {
+		answer.answer.cut = 1;
+		if (plane.act == CUT_LOST) {
+			answer.answer.result = -EIO;
+			answer.answer.why = PENSTOCK_WHY_DEADLINE;
+			snprintf(answer.answer.text, sizeof(answer.answer.text), "lost");
+		}
+		return pst_plane_send(plane.fd, &answer, -1);
+	}
 	send_kind(m->kind == PST_PLANE_HELLO ? PST_PLANE_WELCOME : PST_PLANE_ANSWER, m->seq, 0);
 	if (ends)
 		send_kind(PST_PLANE_ENDED, 0, m->start.user);
@@ -81,9 +92,12 @@ static bool act(const struct pst_plane_message *m)
 static void *plane_run(void *arg)
 {
 	struct pst_plane_message m;
+	sigset_t signals;
 	int fd, ret;
 
 	(void)arg;
+	sigfillset(&signals);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	plane.fd = accept(plane.listener, NULL, NULL);
 	for (;;) {
 		struct pollfd wait = {plane.fd, POLLIN, 0};
@@ -196,6 +210,34 @@ static void greeting(void **state)
 	}
 }
 
+static void alarm_ignore(int number)
+{
+	(void)number;
+}
+
+/* Signals do not end the wait for the reply to HELLO. */
+static void greeting_with_signals(void **state)
+{
+	const struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
+	struct sigaction action = {.sa_handler = alarm_ignore}, old;
+	struct penstock_object_client_opts opts = client_opts();
+	struct penstock_object_client *client;
+	int ret;
+
+	(void)state;
+	plane_start(PST_PLANE_HELLO, BE_SILENT);
+	assert_int_equal(sigaction(SIGALRM, &action, &old), 0);
+	setitimer(ITIMER_REAL, &often, NULL);
+	ret = penstock_object_client_open(&opts, &client);
+	setitimer(ITIMER_REAL, &never, NULL);
+	sigaction(SIGALRM, &old, NULL);
+	assert_int_equal(ret, -ECONNRESET);
+	/* It has waited for all of the time. */
+	if (!strstr(penstock_errmsg(), "does not answer"))
+		fail_msg("found '%s'", penstock_errmsg());
+	plane_join();
+}
+
 /* For each question, the fake plane ends, is silent or sends garbage. */
 static void questions(void **state)
 {
@@ -303,6 +345,62 @@ static void in_flight(void **state)
 				assert_int_equal(mine[k], 1);
 		munmap(theirs, MIB);
 		assert_int_equal(penstock_object_unregister(buffer), 0);
+		penstock_object_client_close(client);
+		plane_join();
+	}
+}
+
+/* A server was cut off from a window, so the pages of the window are the application's only. A
+ * later window of the buffer would receive bytes that the application does not see, so there is
+ * none. The error of a window whose bytes may be lost reaches the application. */
+static void cut_off(void **state)
+{
+	static const struct {
+		enum act act;
+		int result;
+	} tries[] = {{CUT, 0}, {CUT_LOST, -EIO}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct penstock_object_client_opts opts = client_opts();
+		struct penstock_object_client *client;
+		struct penstock_object_buffer *buffer, *fresh;
+		struct penstock_object_window *window = NULL, *other;
+		unsigned char *mine, *theirs;
+		int ret;
+
+		plane_start(PST_PLANE_RELEASE, tries[i].act);
+		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
+		mine = penstock_object_ptr(buffer);
+		memset(mine, 1, MIB);
+		theirs = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, plane.mem, 0);
+		assert_true(theirs != MAP_FAILED);
+		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB,
+							     &window),
+				 0);
+		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 100, 100,
+							     &other),
+				 0);
+		assert_int_equal(penstock_object_release(window), tries[i].result);
+		/* The server of this window may have written to the old pages. */
+		ret = penstock_object_release(other);
+		printf("# release of a window that was open during the cut: %d\n", ret);
+		assert_int_equal(ret, -EIO);
+		theirs[100] = 2;
+		assert_int_equal(mine[100], 1);
+		ret = penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window);
+		printf("# a window after the cut: %d\n", ret);
+		assert_int_equal(ret, -EIO);
+		assert_string_not_equal(penstock_errmsg(), "");
+		assert_int_equal(penstock_object_unregister(buffer), 0);
+		/* Other buffers work. */
+		close(plane.mem);
+		plane.mem = -1;
+		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &fresh), 0);
+		assert_int_equal(penstock_object_window_open(fresh, PENSTOCK_READ, 0, MIB, &window),
+				 0);
+		munmap(theirs, MIB);
 		penstock_object_client_close(client);
 		plane_join();
 	}
@@ -428,7 +526,8 @@ int main(void)
 		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
 		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
 		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
-		cmocka_unit_test(closed_open),
+		cmocka_unit_test(closed_open),	 cmocka_unit_test(cut_off),
+		cmocka_unit_test(greeting_with_signals),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
