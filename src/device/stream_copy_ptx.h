@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Made by tools/make-ptx from stream_copy.cu: edit that file instead.
- * source c1f079e439d7f175 */
+ * source 8f9cc95bb4fd4fab */
 #ifndef PST_DEVICE_STREAM_COPY_PTX_H
 #define PST_DEVICE_STREAM_COPY_PTX_H
 

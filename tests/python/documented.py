@@ -69,7 +69,7 @@ class Documented(unittest.TestCase):
     def test_first_block_makes_its_file(self):
         space, lines = self.run_program(self.blocks[0])
         self.assertEqual(lines, ["F32 (100, 30)"])
-        self.assertIn("It prints `F32 (100, 30)`.", self.text)
+        self.assertIn("prints `F32 (100, 30)`.", self.text)
         self.assertEqual({name: value.nbytes for name, value in space["tensors"].items()},
                          {name: value.nbytes for name, value in ARRAYS.items()})
 
