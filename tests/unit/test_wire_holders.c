@@ -289,6 +289,20 @@ static void memory_of_a_closed_device_is_not_freed(void **state)
 	print_message("# freed: %u, expected 1\n", freed);
 	assert_int_equal(freed, 1);
 	pst_wire_client_close(s.client);
+	assert_int_equal(freed, 1);
+}
+
+/* The caller closes the client while a server copies. */
+static void open_windows_keep_the_memory(void **state)
+{
+	struct sides s;
+
+	(void)state;
+	begin(&s, SAYS_NOTHING);
+	pst_wire_client_close(s.client);
+	print_message("# freed: %u, expected 0\n", freed);
+	assert_int_equal(freed, 0);
+	end(&s);
 }
 
 static void transports_that_copy_are_refused(void **state)
@@ -314,6 +328,7 @@ int main(void)
 		cmocka_unit_test(lost_connections_keep_the_memory),
 		cmocka_unit_test(silent_servers_keep_the_memory),
 		cmocka_unit_test(memory_of_a_closed_device_is_not_freed),
+		cmocka_unit_test(open_windows_keep_the_memory),
 		cmocka_unit_test(transports_that_copy_are_refused),
 	};
 
