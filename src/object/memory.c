@@ -25,6 +25,11 @@ static int import_memory(struct penstock_device *dev, const struct penstock_expo
 	return ret;
 }
 
+static uint64_t device_serial(const struct penstock_device *dev)
+{
+	return dev->serial;
+}
+
 static int dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off)
 {
 	struct pst_err err;
@@ -47,6 +52,7 @@ static unsigned users;
 static struct pst_wire_devices table = {
 	.alloc = penstock_alloc,
 	.free = penstock_free,
+	.serial = device_serial,
 	.copy = penstock_copy,
 	.export_memory = penstock_export_memory,
 	.import_memory = import_memory,

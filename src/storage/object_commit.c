@@ -38,8 +38,10 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 		if (part && part->state == PART_FILLING)
 			written =
 				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
-		else if (!part && !up->sent[i].etag)
-			written = 0;
+		else if (part)
+			written = part->len; /* shorter if a stopped commit has sent it */
+		else
+			written = up->sent[i].etag ? up->sent[i].len : 0;
 		if (written < len)
 			return pst_fail_errno(
 				err, EIO, PENSTOCK_WHY_SHORT_IO,

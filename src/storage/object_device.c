@@ -21,6 +21,11 @@ static int device_free(struct penstock_device *dev, void *ptr)
 	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
 }
 
+static uint64_t device_serial(const struct penstock_device *dev)
+{
+	return dev->serial;
+}
+
 static int device_export(struct penstock_device *dev, void *ptr, size_t len,
 			 struct penstock_export *out)
 {
@@ -50,6 +55,7 @@ static int device_order_writes(struct penstock_device *dev)
 const struct pst_wire_devices pst_object_device_table = {
 	.alloc = device_alloc,
 	.free = device_free,
+	.serial = device_serial,
 	.export_memory = device_export,
 	.dma_buf = device_dma_buf,
 	.order_writes = device_order_writes,

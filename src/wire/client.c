@@ -411,6 +411,8 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 				      .fd = -1,
 				      .read_fd = -1,
 				      .exported = PENSTOCK_EXPORT_INIT};
+	if (dev && client->devices && client->devices->serial)
+		b->serial = client->devices->serial(dev);
 	if (!len)
 		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a buffer needs at least one byte");
 	else if (!ptr)
@@ -443,14 +445,17 @@ static void buffer_unlist(struct pst_wire_client *client, struct pst_wire_buffer
 			client->listeners[i].ops->drop(buffer);
 }
 
-/* Takes a retired buffer whose servers have all ended off the list, or returns NULL. */
-static struct pst_wire_buffer *retired_take(struct pst_wire_client *client)
+/* Takes a retired buffer of the device whose servers have all ended off the list, or returns NULL.
+ * The devices of other buffers may have been closed. */
+static struct pst_wire_buffer *retired_take(struct pst_wire_client *client,
+					    const struct penstock_device *dev, uint64_t serial)
 {
 	struct pst_wire_buffer *b;
 
 	pthread_mutex_lock(&client->lock);
 	b = client->retired_count ? client->buffers : NULL;
-	while (b && !(b->retired && pst_wire_holders_gone(b)))
+	while (b && !(b->retired && b->dev == dev && b->serial == serial &&
+		      pst_wire_holders_gone(b)))
 		b = b->next;
 	if (b)
 		buffer_unlist(client, b);
@@ -488,6 +493,8 @@ int pst_wire_buffer_adopt(struct pst_wire_client *client, const struct pst_wire_
 int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 {
 	struct pst_wire_client *client = buffer->client;
+	struct penstock_device *dev = buffer->dev;
+	const uint64_t serial = buffer->serial;
 	struct pst_wire_buffer *old;
 	unsigned windows;
 	bool stuck;
@@ -510,7 +517,7 @@ int pst_wire_buffer_close(struct pst_wire_buffer *buffer, struct pst_err *err)
 				      windows);
 	if (!stuck)
 		pst_wire_memory_free(buffer);
-	while ((old = retired_take(client)))
+	while (dev && (old = retired_take(client, dev, serial)))
 		pst_wire_memory_free(old);
 	return 0;
 }

@@ -80,7 +80,8 @@ void pst_wire_memory_free(struct pst_wire_buffer *b)
 {
 	/* A server that was not fenced may still copy, even if its connection has ended. Memory
 	 * that is freed would be given to somebody else, so it is never freed. */
-	if (b->mapped && b->ptr && b->dev && !b->stuck)
+	if (b->mapped && b->ptr && b->dev && !b->stuck &&
+	    (!b->holder_count || pst_wire_holders_gone(b)))
 		b->client->devices->free(b->dev, b->ptr);
 	else if (b->mapped && b->ptr && !b->dev)
 		munmap(b->ptr, b->mapped);

@@ -45,6 +45,7 @@ struct pst_wire_buffer {
 	struct pst_wire_client *client;
 	struct pst_wire_buffer *next;
 	struct penstock_device *dev; /* device of the memory; NULL for host memory */
+	uint64_t serial;	     /* of the device */
 	unsigned char *ptr;
 	size_t len, mapped; /* mapped: length of allocated memory; 0 if the caller owns it */
 	int fd, read_fd;    /* descriptors of allocated host memory, for reading and writing, and

@@ -33,6 +33,8 @@ struct pst_wire_devices {
 	struct penstock_device *host; /* the device "host", for copies */
 	int (*alloc)(struct penstock_device *dev, size_t len, void **out);
 	int (*free)(struct penstock_device *dev, void *ptr);
+	/* Returns a number of the device that no other device of this process has or had. */
+	uint64_t (*serial)(const struct penstock_device *dev);
 	int (*copy)(const struct penstock_copy_args *copies, unsigned count);
 	int (*export_memory)(struct penstock_device *dev, void *ptr, size_t len,
 			     struct penstock_export *out);

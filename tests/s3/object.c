@@ -19,6 +19,8 @@
  *				byte arrives on standard input, and otherwise sets a deadline after
  *				MS milliseconds. For each further byte it commits again ('c') or
  *				aborts ('a')
+ *	object grow URL N MS	the same, but opens the object without its length; for 'w', writes
+ *				a piece where the part after the N bytes begins
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
  *	object check URL N	compares the object with the pattern
@@ -44,6 +46,7 @@
 #include "penstock_weights.h"
 
 #define PIECE (1u << 20)
+#define PART (8u << 20) /* length of the first parts of an upload */
 #define RANGE (64u << 10)
 #define DEPTH 64
 
@@ -318,10 +321,14 @@ static void report_after(int ret, uint64_t ns)
 	fflush(stdout);
 }
 
-static int write_and_stop(const char *url, uint64_t total, uint64_t ms)
+/* Stops a commit, and then obeys the bytes of the standard input. If `grows` is true, the object is
+ * opened without its length. */
+static int write_and_stop(const char *url, uint64_t total, uint64_t ms, bool grows)
 {
-	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, total);
+	struct penstock_storage *st =
+		open_or_exit(url, PENSTOCK_O_REPLACE, grows ? 0 : total);
 	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+	const uint64_t next = (total + PART - 1) / PART * PART;
 	pthread_t thread;
 	char byte;
 
@@ -336,7 +343,10 @@ static int write_and_stop(const char *url, uint64_t total, uint64_t ms)
 	if (!ms)
 		pthread_join(thread, NULL);
 	while (read(0, &byte, 1) == 1 && byte != 'q')
-		report_after(byte == 'c' ? penstock_commit(st, 1) : penstock_abort(st), 0);
+		report_after(byte == 'c'   ? penstock_commit(st, 1)
+			     : byte == 'w' ? write_piece(st, next, next + PIECE)
+					   : penstock_abort(st),
+			     0);
 	penstock_close(st);
 	return 0;
 }
@@ -495,8 +505,8 @@ int main(int argc, char **argv)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
 	if (!strcmp(what, "wait") && argc > 4)
 		return write_and_wait(argv[2], n, strtoull(argv[4], NULL, 0));
-	if (!strcmp(what, "stop") && argc > 4)
-		return write_and_stop(argv[2], n, strtoull(argv[4], NULL, 0));
+	if ((!strcmp(what, "stop") || !strcmp(what, "grow")) && argc > 4)
+		return write_and_stop(argv[2], n, strtoull(argv[4], NULL, 0), *what == 'g');
 	if (!strcmp(what, "hold") && argc > 3)
 		return write_and_hold(argv[2], n);
 	if (!strcmp(what, "save") && argc > 3)

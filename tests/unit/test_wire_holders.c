@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -23,6 +24,7 @@
 
 static struct penstock_device device = {.name = "test:0"};
 static unsigned allocated, freed;
+static uint64_t serial = 1;
 
 static int device_alloc(struct penstock_device *dev, size_t len, void **out)
 {
@@ -49,8 +51,16 @@ static int device_export(struct penstock_device *dev, void *ptr, size_t len,
 	return 0;
 }
 
-static const struct pst_wire_devices devices = {
-	.alloc = device_alloc, .free = device_free, .export_memory = device_export};
+static uint64_t device_serial(const struct penstock_device *dev)
+{
+	assert_ptr_equal(dev, &device);
+	return serial;
+}
+
+static const struct pst_wire_devices devices = {.alloc = device_alloc,
+						.free = device_free,
+						.serial = device_serial,
+						.export_memory = device_export};
 
 /* The behaviour of a server after it has received the window's memory. */
 enum how { DIES, HANGS_UP, SAYS_NOTHING, ENDS };
@@ -89,6 +99,8 @@ static void serve(const struct pst_token *token, enum how how, int said)
 	unsigned len = pst_shm1_address(token->shm.handle, &address);
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
+	/* If an assertion fails, the server must not keep the output of the test open. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	memcpy(open.cap, token->shm.cap, sizeof(open.cap));
 	if (sock < 0 || connect(sock, (struct sockaddr *)&address, len) ||
 	    ask(sock, &open, &window) || window.status)
@@ -208,8 +220,17 @@ static void killed_servers_are_waited_for(void **state)
 	pst_wire_client_close(s.client);
 }
 
-/* While the server's process lives, the memory is not freed. After the process has ended, a later
- * call frees it. */
+static void close_host_buffer(struct sides *s)
+{
+	struct pst_wire_buffer *buffer;
+
+	assert_int_equal(pst_wire_buffer_open(s->client, NULL, NULL, LEN, &buffer, &s->err), 0);
+	assert_int_equal(pst_wire_buffer_close(buffer, &s->err), 0);
+}
+
+/* While the server's process lives, the memory is not freed. After the process has ended, the close
+ * of another buffer of the same device frees it. The close of host memory does not, because a free
+ * of device memory waits for the device, and who closes host memory does not expect that. */
 static void memory_stays_while_the_server_lives(struct sides *s)
 {
 	int ret = pst_wire_release(s->grant, &s->err);
@@ -226,6 +247,9 @@ static void memory_stays_while_the_server_lives(struct sides *s)
 	assert_int_equal(allocated, 2);
 	assert_int_equal(freed, 1);
 	end(s);
+	close_host_buffer(s);
+	print_message("# freed after the close of host memory: %u, expected 1\n", freed);
+	assert_int_equal(freed, 1);
 	assert_int_equal(pst_wire_buffer_close(buffer_open(s), &s->err), 0);
 	assert_int_equal(allocated, 3);
 	assert_int_equal(freed, 3);
@@ -250,6 +274,39 @@ static void silent_servers_keep_the_memory(void **state)
 	memory_stays_while_the_server_lives(&s);
 }
 
+/* The device is closed before the server's process ends, and another device gets its address. The
+ * functions of the new device must not free the memory. */
+static void memory_of_a_closed_device_is_not_freed(void **state)
+{
+	struct sides s;
+
+	(void)state;
+	begin(&s, SAYS_NOTHING);
+	assert_int_equal(pst_wire_release(s.grant, &s.err), -ETIMEDOUT);
+	assert_int_equal(pst_wire_buffer_close(s.buffer, &s.err), 0);
+	end(&s);
+	serial++;
+	close_host_buffer(&s);
+	assert_int_equal(pst_wire_buffer_close(buffer_open(&s), &s.err), 0);
+	print_message("# freed: %u, expected 1\n", freed);
+	assert_int_equal(freed, 1);
+	pst_wire_client_close(s.client);
+	assert_int_equal(freed, 1);
+}
+
+/* The caller closes the client while a server copies. */
+static void open_windows_keep_the_memory(void **state)
+{
+	struct sides s;
+
+	(void)state;
+	begin(&s, SAYS_NOTHING);
+	pst_wire_client_close(s.client);
+	print_message("# freed: %u, expected 0\n", freed);
+	assert_int_equal(freed, 0);
+	end(&s);
+}
+
 static void transports_that_copy_are_refused(void **state)
 {
 	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
@@ -272,6 +329,8 @@ int main(void)
 		cmocka_unit_test(killed_servers_are_waited_for),
 		cmocka_unit_test(lost_connections_keep_the_memory),
 		cmocka_unit_test(silent_servers_keep_the_memory),
+		cmocka_unit_test(memory_of_a_closed_device_is_not_freed),
+		cmocka_unit_test(open_windows_keep_the_memory),
 		cmocka_unit_test(transports_that_copy_are_refused),
 	};
 
