@@ -270,7 +270,7 @@ static bool is_stale(const struct file *file, uint64_t now)
 
 	/* The space of a file without a name is free only when it is closed. */
 	return file->used && file->st && !file->users &&
-	       (now - file->used_ms >= IDLE_MS || fstat(file->fd, &stat) || !stat.st_nlink);
+	       (now >= file->used_ms + IDLE_MS || fstat(file->fd, &stat) || !stat.st_nlink);
 }
 
 int pst_object_files_tidy(void)
