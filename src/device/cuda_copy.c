@@ -24,10 +24,11 @@
  * in a batch are as fast as one copy of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
 /* A copy of two rows uses the copy engine, however far apart the rows are in an allocation. It
- * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So the copier makes
- * two small copies as the two rows of one copy. It searches a partner for each small copy among
- * the next PAIR_NEAR copies that are waiting. If there are several such copies of two rows, it
- * queues them with one driver call, which uses the copy engine too (tests/standin/README.md). */
+ * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So the copier joins
+ * pairs of small copies. The two copies of a pair become the two rows of one copy. The copier
+ * searches a partner for each small copy among the next PAIR_NEAR copies that are waiting. If there
+ * are several copies of two rows, the copier queues them with one driver call. This call uses the
+ * copy engine too (tests/standin/README.md). */
 #define PAIR_NEAR 8
 #define KNOWN_MAX 4 /* number of allocations that a copier remembers */
 /* maximum number of tickets in flight on one copier; a lane has half as many chunks */
@@ -386,7 +387,8 @@ static bool small_has_two_rows(const struct small_copy *one)
 	return one->partner || one->len % 2 == 0;
 }
 
-/* Returns the copy of two rows that makes a pair, or the halves of a copy without partner. */
+/* Returns a copy of two rows. The rows are the two copies of a pair, or the two halves of a copy
+ * without partner. */
 static struct pst_rect small_rows(const struct small_copy *one)
 {
 	const struct small_copy *low = one, *high = one->partner;
@@ -407,8 +409,9 @@ static struct pst_rect small_rows(const struct small_copy *one)
 	return two;
 }
 
-/* Queues the small copies as pitched copies of two rows, all with one driver call. Returns false if
- * the driver refuses the call, or if there is only one copy of two rows. */
+/* Makes one pitched copy of two rows of each pair of small copies, and of each copy of even length
+ * that has no partner. Queues these pitched copies with one driver call. Returns false if there are
+ * fewer than two of them, or if the driver lacks or refuses the call. */
 static bool small_submit_batch(struct pst_copier *cp)
 {
 	enum pst_cu_result rc;

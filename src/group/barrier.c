@@ -116,8 +116,9 @@ static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_pac
 }
 
 /* Returns the time in ms at which the ranks that have arrived stop waiting for the other ranks:
- * stall_ms after the first arrival. Ignores arrival times too far in the past: such a time comes
- * from a rank in another time namespace, or from a rank that arrived long ago. */
+ * stall_ms after the first arrival. Ignores the arrival time of a rank if it is more than twice
+ * stall_ms before rank 0's own. Such a rank may run in another time namespace, where the clock
+ * differs. Or it arrived so long ago that its own wait (member_timeout_ms) has usually ended. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
 	uint64_t own = packets[0].at_ms, first = own;

@@ -5,9 +5,10 @@
  * arrive together with the head are copied, at most 4 KiB of a response. Called by the storage of
  * objects and by the gateway.
  *
- * Everything is bounded: connections, heads, bodies of errors, retries and times. One limit of
- * requests in flight holds for all threads, and for each endpoint it is adapted (http_limit.h).
- * Requests beyond the limit wait in a list of their endpoint.
+ * Everything is bounded: connections, heads, bodies of errors, retries and times. Each endpoint has
+ * a limit of requests in flight, which is adapted to the measured speed (http_limit.h). A second
+ * limit, PST_HTTP_INFLIGHT_MAX, holds for all endpoints together. The reactors share both limits.
+ * Requests beyond a limit wait in a list of their endpoint.
  *
  * A failed attempt is repeated after a random time that doubles with each attempt. Meanwhile other
  * requests may go, unless the server asked for fewer. A body that was cut off is continued where it

@@ -266,7 +266,8 @@ static void only_written_extents_prove(void **state)
 	expect_usable();
 }
 
-/* The canary can use bytes that were written after the storage was opened. */
+/* The storage is created empty, and its bytes are written later. The canary must use these bytes to
+ * prove the direct path. */
 static void file_written_after_open(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the stand-in's graphs: captures of the operations that the library queues, launches, user
- * objects, and the library's kernel that counts. Every case also passes on the real driver (with
+ * Tests the stand-in's graphs: launches, user objects, and captures of the operations that the
+ * library queues. Also tests the library's GPU kernel pst_stream_count, which adds 1 to a word of
+ * pinned memory each time it runs. Every case also passes on the real driver (with
  * PENSTOCK_STANDIN=0), unless it says otherwise.
  */
 #include "../standin/hold.h"
@@ -30,8 +31,8 @@ static int graphs_close(void **state)
 	return hold_close(state);
 }
 
-/* Launches the library's counting kernel: it sets semaphore `zero` to 0, and then adds 1 to
- * semaphore `i`. If `zero` is -1, it only adds. */
+/* Launches pst_stream_count. The kernel sets semaphore `zero` to 0, and then adds 1 to semaphore
+ * `i`. If `zero` is -1, it only adds. */
 static void count(struct pst_cu_stream *s, int i, int zero)
 {
 	pst_cu_ptr at = semaphore_addr(i), zero_at = zero < 0 ? 0 : semaphore_addr(zero), none = 0;
@@ -132,7 +133,7 @@ static void capture_runs_nothing(void **state)
 	graphs.destroy(graph);
 }
 
-/* No addition is lost if many streams count in one word of pinned memory. */
+/* No addition is lost if kernels on many streams add to one word of pinned memory. */
 static void counter_counts_all(void **state)
 {
 	enum { STREAMS = 8, LAUNCHES = 500 };

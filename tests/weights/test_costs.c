@@ -154,9 +154,11 @@ static int use_iterator_long(void)
 	return iterate(2 * MIB);
 }
 
-/* The model has 12 MiB. A load needs 12 MiB and one page. A load into the caller's memory needs
- * no more than the model. An iterator needs only its window of 4 MiB, or a small window and
- * memory for two long tensors. A load by a group also needs two windows of 1 MiB. */
+/* The model has 12 tensors of 1 MiB. A load needs 12 MiB and one page. A load into the caller's
+ * memory needs no more than the model. An iterator with a window of 4 MiB needs only this window.
+ * With a window of 2 MiB, each tensor is longer than a quarter of the window, and gets an
+ * allocation of its own. Then the iterator needs a small window and memory for two tensors. A load
+ * by a group also needs two windows of 1 MiB. */
 static void test_device_memory(void **state)
 {
 	static const struct {

@@ -4,9 +4,9 @@
  * reaps completed system calls and copies, claims and starts chunks, and sleeps if there was
  * nothing to do. The turns run in a pump's thread, in a caller's thread (borrowed lanes), or
  * inside the public functions on a queue (inline lanes). An open lane must never allocate memory,
- * lock or log, with three exceptions. A borrowed lane opens a copier at its first copy to a
- * device. A pump's lane opens its io_uring at the first call that needs it, and pins the second
- * part of its ring when it is short of slots.
+ * lock or log, with three exceptions. A borrowed lane opens a copier for each device, at its first
+ * copy to or from this device. A pump's lane opens its io_uring at the first call that needs it. It
+ * pins the second part of its ring when it is short of slots.
  */
 #include "core/lane/lane.h"
 

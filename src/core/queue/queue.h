@@ -46,7 +46,8 @@ struct penstock_queue {
 	/* pst_spin_limit() of the last submitted request */
 	_Atomic unsigned poll_ns;
 	struct pst_spin spin; /* state of the short polls of penstock_wait */
-	/* period in ns in which the next completion is likely; 0 if unknown */
+	/* Times (pst_now_ns) between which the next completion is likely. Both are 0 if there is no
+	 * prediction. */
 	uint64_t poll_from, poll_to;
 	/* lane that runs in the calls on this queue, or NULL if the queue has none */
 	struct pst_inline_lane *inline_lane;

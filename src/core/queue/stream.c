@@ -566,7 +566,9 @@ static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 	struct pst_request *req = &cap->req;
 	struct pst_stage *stage = req->stage;
 	struct pst_err err;
-	/* Loaded first: the next replay may arrive after stage_done has been set. */
+	/* Must be loaded before stage_done is loaded below. Once any thread has set stage_done, the
+	 * stream may pass this replay, and the next replay may arrive. In the other order, this
+	 * function could take that arrival for an overlap with this replay. */
 	bool more = pst_stage_arrivals(stage) != atomic_load(&stage->replays);
 
 	if (req->phase == PST_PHASE_DONE &&
