@@ -2,9 +2,6 @@
 /* Implements the counters of a gateway, see metrics.h. */
 #include "metrics.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 static const unsigned bounds_us[GW_LATENCY_BUCKETS] = {
 	500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000, 5000000, 30000000};
 
@@ -23,80 +20,80 @@ void gw_metrics_count(struct gw_metrics *m, unsigned op, unsigned status, uint64
 	atomic_fetch_add(&m->latency_us, us);
 }
 
-__attribute__((format(printf, 2, 3))) static void put(struct pst_text *out, const char *fmt, ...)
-{
-	char line[256];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(line, sizeof(line), fmt, args);
-	va_end(args);
-	pst_text_put_str(out, line);
-}
-
 static void put_one(struct pst_text *out, const char *name, const char *type, const char *help,
 		    unsigned long long value)
 {
-	put(out, "# HELP penstock_%s %s\n# TYPE penstock_%s %s\n", name, help, name, type);
-	put(out, "penstock_%s %llu\n", name, value);
+	pst_text_printf(out, "# HELP penstock_%s %s\n# TYPE penstock_%s %s\n", name, help, name,
+			type);
+	pst_text_printf(out, "penstock_%s %llu\n", name, value);
 }
 
 static void put_latency(const struct gw_metrics *m, struct pst_text *out)
 {
 	unsigned long long sum = 0;
 
-	put(out, "# HELP penstock_request_seconds Time from a request's first byte to its end.\n"
-		 "# TYPE penstock_request_seconds histogram\n");
+	pst_text_printf(
+		out,
+		"# HELP penstock_request_seconds Time from a request's first byte to its end.\n"
+		"# TYPE penstock_request_seconds histogram\n");
 	for (unsigned i = 0; i < GW_LATENCY_BUCKETS; i++) {
 		sum += atomic_load(&m->latency[i]);
-		put(out, "penstock_request_seconds_bucket{le=\"%g\"} %llu\n", bounds_us[i] / 1e6,
-		    sum);
+		pst_text_printf(out, "penstock_request_seconds_bucket{le=\"%g\"} %llu\n",
+				bounds_us[i] / 1e6, sum);
 	}
 	sum += atomic_load(&m->latency[GW_LATENCY_BUCKETS]);
-	put(out, "penstock_request_seconds_bucket{le=\"+Inf\"} %llu\n", sum);
-	put(out, "penstock_request_seconds_sum %.6f\n", (double)atomic_load(&m->latency_us) / 1e6);
-	put(out, "penstock_request_seconds_count %llu\n", sum);
+	pst_text_printf(out, "penstock_request_seconds_bucket{le=\"+Inf\"} %llu\n", sum);
+	pst_text_printf(out, "penstock_request_seconds_sum %.6f\n",
+			(double)atomic_load(&m->latency_us) / 1e6);
+	pst_text_printf(out, "penstock_request_seconds_count %llu\n", sum);
 }
 
 void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
 		      struct pst_text *out)
 {
-	put(out, "# HELP penstock_requests_total Requests by operation and status.\n"
-		 "# TYPE penstock_requests_total counter\n");
+	pst_text_printf(out, "# HELP penstock_requests_total Requests by operation and status.\n"
+			     "# TYPE penstock_requests_total counter\n");
 	for (unsigned op = 0; op < op_count && op < GW_OPS_MAX; op++)
 		for (unsigned digit = 1; digit < 6; digit++) {
 			unsigned long long n = atomic_load(&m->requests[op][digit]);
 
 			if (n)
-				put(out,
-				    "penstock_requests_total{operation=\"%s\",status=\"%uxx\"}"
-				    " %llu\n",
-				    op_name(op), digit, n);
+				pst_text_printf(
+					out,
+					"penstock_requests_total{operation=\"%s\",status=\"%uxx\"}"
+					" %llu\n",
+					op_name(op), digit, n);
 		}
-	put(out,
-	    "# HELP penstock_bytes_total Bytes of bodies by transport and direction.\n"
-	    "# TYPE penstock_bytes_total counter\n"
-	    "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"in\"} %llu\n",
-	    (unsigned long long)atomic_load(&m->bytes_in));
-	put(out, "penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"out\"} %llu\n",
-	    (unsigned long long)atomic_load(&m->bytes_out));
+	pst_text_printf(
+		out,
+		"# HELP penstock_bytes_total Bytes of bodies by transport and direction.\n"
+		"# TYPE penstock_bytes_total counter\n"
+		"penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"in\"} %llu\n",
+		(unsigned long long)atomic_load(&m->bytes_in));
+	pst_text_printf(
+		out,
+		"penstock_bytes_total{transport=\"http\",side=\"front\",direction=\"out\"} %llu\n",
+		(unsigned long long)atomic_load(&m->bytes_out));
 	for (unsigned i = 0; i < 2 * GW_TRANSPORTS_MAX && m->rdma_names[i / 2]; i++)
-		put(out,
-		    "penstock_bytes_total{transport=\"%s\",side=\"front\",direction=\"%s\"} "
-		    "%llu\n",
-		    m->rdma_names[i / 2], i % 2 ? "out" : "in",
-		    (unsigned long long)atomic_load(&m->rdma_bytes[i / 2][i % 2]));
+		pst_text_printf(
+			out,
+			"penstock_bytes_total{transport=\"%s\",side=\"front\",direction=\"%s\"} "
+			"%llu\n",
+			m->rdma_names[i / 2], i % 2 ? "out" : "in",
+			(unsigned long long)atomic_load(&m->rdma_bytes[i / 2][i % 2]));
 	for (unsigned i = 0; i < 2; i++)
-		put(out,
-		    "penstock_bytes_total{transport=\"http\",side=\"upstream\",direction=\"%s\"} "
-		    "%llu\n",
-		    i ? "in" : "out", (unsigned long long)atomic_load(&m->upstream_bytes[i]));
-	put(out,
-	    "# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
-	    "answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
-	    "penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
-	    (unsigned long long)atomic_load(&m->rdma_declined));
+		pst_text_printf(out,
+				"penstock_bytes_total{transport=\"http\",side=\"upstream\","
+				"direction=\"%s\"} "
+				"%llu\n",
+				i ? "in" : "out",
+				(unsigned long long)atomic_load(&m->upstream_bytes[i]));
+	pst_text_printf(out,
+			"# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
+			"answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
+			"penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
+			(unsigned long long)atomic_load(&m->rdma_declined));
 	put_one(out, "rdma_failed_total", "counter", "Requests whose transfer by RDMA failed.",
 		atomic_load(&m->rdma_failed));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
@@ -114,16 +111,20 @@ void gw_metrics_write_upstream(const struct gw_metrics *m, struct pst_text *out)
 {
 	static const char *const reasons[] = {"refused", "timeout", "lost"};
 
-	put(out, "# HELP penstock_upstream_replies_total Replies of the upstream by status.\n"
-		 "# TYPE penstock_upstream_replies_total counter\n");
+	pst_text_printf(
+		out, "# HELP penstock_upstream_replies_total Replies of the upstream by status.\n"
+		     "# TYPE penstock_upstream_replies_total counter\n");
 	for (unsigned digit = 2; digit < 6; digit++)
-		put(out, "penstock_upstream_replies_total{status=\"%uxx\"} %llu\n", digit,
-		    (unsigned long long)atomic_load(&m->upstream_replies[digit]));
-	put(out, "# HELP penstock_upstream_failed_total Requests to which the upstream gave no "
-		 "whole reply.\n# TYPE penstock_upstream_failed_total counter\n");
+		pst_text_printf(out, "penstock_upstream_replies_total{status=\"%uxx\"} %llu\n",
+				digit,
+				(unsigned long long)atomic_load(&m->upstream_replies[digit]));
+	pst_text_printf(
+		out, "# HELP penstock_upstream_failed_total Requests to which the upstream gave no "
+		     "whole reply.\n# TYPE penstock_upstream_failed_total counter\n");
 	for (unsigned i = 0; i < 3; i++)
-		put(out, "penstock_upstream_failed_total{reason=\"%s\"} %llu\n", reasons[i],
-		    (unsigned long long)atomic_load(&m->upstream_failed[i]));
+		pst_text_printf(out, "penstock_upstream_failed_total{reason=\"%s\"} %llu\n",
+				reasons[i],
+				(unsigned long long)atomic_load(&m->upstream_failed[i]));
 	put_one(out, "buffer_bytes", "gauge", "Memory that stages requests.",
 		atomic_load(&m->buffer_bytes));
 	put_one(out, "buffer_refused_total", "counter",

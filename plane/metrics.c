@@ -9,7 +9,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,28 +31,17 @@ struct pl_metrics {
 
 /* ---- the text ---- */
 
-__attribute__((format(printf, 2, 3))) static void put(struct pst_text *out, const char *fmt, ...)
-{
-	char line[256];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(line, sizeof(line), fmt, args);
-	va_end(args);
-	pst_text_put_str(out, line);
-}
-
 static void put_head(struct pst_text *out, const char *name, const char *type, const char *help)
 {
-	put(out, "# HELP penstock_plane_%s %s\n# TYPE penstock_plane_%s %s\n", name, help, name,
-	    type);
+	pst_text_printf(out, "# HELP penstock_plane_%s %s\n# TYPE penstock_plane_%s %s\n", name,
+			help, name, type);
 }
 
 static void put_one(struct pst_text *out, const char *name, const char *type, const char *help,
 		    uint64_t value)
 {
 	put_head(out, name, type, help);
-	put(out, "penstock_plane_%s %llu\n", name, (unsigned long long)value);
+	pst_text_printf(out, "penstock_plane_%s %llu\n", name, (unsigned long long)value);
 }
 
 static void put_requests(const struct pl_counts *c, struct pst_text *out)
@@ -65,13 +53,18 @@ static void put_requests(const struct pl_counts *c, struct pst_text *out)
 		 "Requests by operation, and by the way that the bytes moved.");
 	for (unsigned op = 0; op < 2; op++)
 		for (unsigned i = 0; i < PL_OUTCOMES; i++)
-			put(out, "penstock_plane_requests_total{operation=\"%s\",by=\"%s\"} %llu\n",
-			    ops[op], by[i], (unsigned long long)atomic_load(&c->requests[op][i]));
+			pst_text_printf(
+				out,
+				"penstock_plane_requests_total{operation=\"%s\",by=\"%s\"} %llu\n",
+				ops[op], by[i],
+				(unsigned long long)atomic_load(&c->requests[op][i]));
 	put_head(out, "bytes_total", "counter", "Bytes of these requests.");
 	for (unsigned op = 0; op < 2; op++)
 		for (unsigned i = 0; i < PL_FAILED; i++)
-			put(out, "penstock_plane_bytes_total{operation=\"%s\",by=\"%s\"} %llu\n",
-			    ops[op], by[i], (unsigned long long)atomic_load(&c->bytes[op][i]));
+			pst_text_printf(
+				out,
+				"penstock_plane_bytes_total{operation=\"%s\",by=\"%s\"} %llu\n",
+				ops[op], by[i], (unsigned long long)atomic_load(&c->bytes[op][i]));
 }
 
 static void put_refusals(const struct pl_counts *c, struct pst_text *out)
@@ -90,31 +83,31 @@ static void put_refusals(const struct pl_counts *c, struct pst_text *out)
 
 	put_head(out, "refused_total", "counter", "Connections and questions that were refused.");
 	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-		put(out, "penstock_plane_refused_total{reason=\"%s\"} %llu\n", others[i].reason,
-		    (unsigned long long)others[i].count);
+		pst_text_printf(out, "penstock_plane_refused_total{reason=\"%s\"} %llu\n",
+				others[i].reason, (unsigned long long)others[i].count);
 	for (unsigned i = 0; i < PL_LIMITS; i++)
-		put(out, "penstock_plane_refused_total{reason=\"limit-%s\"} %llu\n", limits[i],
-		    (unsigned long long)atomic_load(&c->refused[i]));
+		pst_text_printf(out, "penstock_plane_refused_total{reason=\"limit-%s\"} %llu\n",
+				limits[i], (unsigned long long)atomic_load(&c->refused[i]));
 }
 
 void pl_metrics_write(const struct pl_counts *c, struct pst_text *out)
 {
 	put_one(out, "tenants", "gauge", "Connected tenants.", atomic_load(&c->tenants));
 	put_head(out, "tenants_total", "counter", "Tenants by role.");
-	put(out, "penstock_plane_tenants_total{role=\"client\"} %llu\n",
-	    (unsigned long long)atomic_load(&c->tenants_total[0]));
-	put(out, "penstock_plane_tenants_total{role=\"server\"} %llu\n",
-	    (unsigned long long)atomic_load(&c->tenants_total[1]));
+	pst_text_printf(out, "penstock_plane_tenants_total{role=\"client\"} %llu\n",
+			(unsigned long long)atomic_load(&c->tenants_total[0]));
+	pst_text_printf(out, "penstock_plane_tenants_total{role=\"server\"} %llu\n",
+			(unsigned long long)atomic_load(&c->tenants_total[1]));
 	put_one(out, "memory_bytes", "gauge", "Memory that tenants share.",
 		atomic_load(&c->memory));
 	put_one(out, "in_flight", "gauge", "Requests and moves without an end.",
 		atomic_load(&c->in_flight));
 	put_requests(c, out);
 	put_head(out, "moves_total", "counter", "Moves of servers by result.");
-	put(out, "penstock_plane_moves_total{result=\"done\"} %llu\n",
-	    (unsigned long long)atomic_load(&c->moves[0]));
-	put(out, "penstock_plane_moves_total{result=\"error\"} %llu\n",
-	    (unsigned long long)atomic_load(&c->moves[1]));
+	pst_text_printf(out, "penstock_plane_moves_total{result=\"done\"} %llu\n",
+			(unsigned long long)atomic_load(&c->moves[0]));
+	pst_text_printf(out, "penstock_plane_moves_total{result=\"error\"} %llu\n",
+			(unsigned long long)atomic_load(&c->moves[1]));
 	put_one(out, "moved_bytes_total", "counter", "Bytes of these moves.",
 		atomic_load(&c->moved_bytes));
 	put_refusals(c, out);

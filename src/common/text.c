@@ -2,6 +2,7 @@
 /* Implements a text that grows, see text.h. */
 #include "common/text.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,21 @@ void pst_text_put(struct pst_text *t, const char *bytes, size_t len)
 void pst_text_put_str(struct pst_text *t, const char *text)
 {
 	pst_text_put(t, text, strlen(text));
+}
+
+void pst_text_printf(struct pst_text *t, const char *fmt, ...)
+{
+	char line[1024];
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(line, sizeof(line), fmt, args);
+	va_end(args);
+	if (n < 0 || (size_t)n >= sizeof(line))
+		t->failed = true;
+	else
+		pst_text_put(t, line, (size_t)n);
 }
 
 void pst_text_put_number(struct pst_text *t, uint64_t n)

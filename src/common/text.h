@@ -22,6 +22,9 @@ struct pst_text {
 void pst_text_put(struct pst_text *t, const char *bytes, size_t len);
 /* Appends a NUL-terminated string, without its NUL. */
 void pst_text_put_str(struct pst_text *t, const char *text);
+/* Appends what printf would print. Text of 1024 bytes or more counts as a failed allocation. */
+__attribute__((format(printf, 2, 3))) void pst_text_printf(struct pst_text *t, const char *fmt,
+							   ...);
 /* Appends a number in decimal digits. */
 void pst_text_put_number(struct pst_text *t, uint64_t n);
 /* Appends a JSON string: quotes around `s`, and escapes for the bytes that JSON does not allow. */
