@@ -266,6 +266,19 @@ bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
 	return true;
 }
 
+bool parse_count(const char *option, const char *text, unsigned min, unsigned max, unsigned *out)
+{
+	uint64_t n;
+
+	if (!parse_number(text, min, max, &n)) {
+		fail(EXIT_USAGE, "%s needs a number from %u to %u, not '%s'", option, min, max,
+		     text);
+		return false;
+	}
+	*out = (unsigned)n;
+	return true;
+}
+
 const char *class_name(enum penstock_class c)
 {
 	return c == PENSTOCK_DIRECT ? "direct" : c == PENSTOCK_NO_CPU_COPY ? "no-cpu-copy" : "any";

@@ -77,6 +77,7 @@ const char *storage_path(const char *storage);
  * of a size. */
 bool parse_size(const char *option, const char *text, uint64_t *out);
 bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+bool parse_count(const char *option, const char *text, unsigned min, unsigned max, unsigned *out);
 bool parse_class(const char *text, enum penstock_class *out);
 bool parse_effort(const char *text, enum penstock_effort *out);
 bool parse_engine(const char *text, const char **out);

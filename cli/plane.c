@@ -43,20 +43,6 @@ enum option_code {
 	JSON
 };
 
-/* Parses the number that an option has. After an error it prints a message and returns false. */
-static bool number(const char *option, uint64_t min, uint64_t max, unsigned *out)
-{
-	uint64_t n;
-
-	if (!parse_number(optarg, min, max, &n)) {
-		fail(EXIT_USAGE, "--%s needs a number from %llu to %llu, not '%s'", option,
-		     (unsigned long long)min, (unsigned long long)max, optarg);
-		return false;
-	}
-	*out = (unsigned)n;
-	return true;
-}
-
 /* Finds the number of a user. `text` is the user's name or number. Returns false if there is no
  * such user. */
 static bool user_find(const char *text, unsigned *out)
@@ -143,19 +129,21 @@ static bool other_option(int c, struct plane_args *a)
 	case ENCRYPT:
 		return o->require_encryption = true;
 	case TENANTS:
-		return number("tenants", 1, 4096, &o->tenants_max);
+		return parse_count("--tenants", optarg, 1, 4096, &o->tenants_max);
 	case MEMORY:
 		return parse_size("--memory", optarg, &o->memory_max);
 	case BUFFERS:
-		return number("buffers", 1, 1024, &o->memories_max);
+		return parse_count("--buffers", optarg, 1, 1024, &o->memories_max);
 	case WINDOWS:
-		return number("windows", 1, PENSTOCK_OBJECT_WINDOWS_MAX, &o->windows_max);
+		return parse_count("--windows", optarg, 1, PENSTOCK_OBJECT_WINDOWS_MAX,
+				   &o->windows_max);
 	case IN_FLIGHT:
-		return number("in-flight", 1, PENSTOCK_OBJECT_REQUESTS_MAX, &o->in_flight_max);
+		return parse_count("--in-flight", optarg, 1, PENSTOCK_OBJECT_REQUESTS_MAX,
+				   &o->in_flight_max);
 	case CHANNELS:
-		return number("channels", 1, 64, &o->channels);
+		return parse_count("--channels", optarg, 1, 64, &o->channels);
 	case DRAIN:
-		return number("drain", 0, 86400, &o->drain_s);
+		return parse_count("--drain", optarg, 0, 86400, &o->drain_s);
 	default:
 		return a->json = true;
 	}

@@ -49,25 +49,11 @@ enum option_code {
 	JSON
 };
 
-/* Parses a number. After an error it prints a message and returns false. */
-static bool number(const char *option, uint64_t min, uint64_t max, unsigned *out)
-{
-	uint64_t n;
-
-	if (!parse_number(optarg, min, max, &n)) {
-		fail(EXIT_USAGE, "--%s needs a number from %llu to %llu, not '%s'", option,
-		     (unsigned long long)min, (unsigned long long)max, optarg);
-		return false;
-	}
-	*out = (unsigned)n;
-	return true;
-}
-
 static bool parse_seconds(const char *option, uint64_t *out)
 {
 	unsigned n;
 
-	if (!number(option, 1, 1u << 30, &n))
+	if (!parse_count(option, optarg, 1, 1u << 30, &n))
 		return false;
 	*out = n;
 	return true;
@@ -108,26 +94,26 @@ static bool other_option(int c, struct serve_args *a)
 	case JSON:
 		return a->json = true;
 	case THREADS:
-		return number("threads", 1, 1024, &o->threads);
+		return parse_count("--threads", optarg, 1, 1024, &o->threads);
 	case CONNECTIONS:
-		return number("connections", 1, 1000000, &o->connections_max);
+		return parse_count("--connections", optarg, 1, 1000000, &o->connections_max);
 	case PER_ADDRESS:
-		return number("connections-per-address", 1, 1000000,
-			      &o->connections_per_address_max);
+		return parse_count("--connections-per-address", optarg, 1, 1000000,
+				   &o->connections_per_address_max);
 	case TIMEOUT:
-		return number("timeout", 1, 86400, &o->timeout_s);
+		return parse_count("--timeout", optarg, 1, 86400, &o->timeout_s);
 	case MIN_RATE:
-		return number("min-rate", 0, 1u << 30, &o->rate_min);
+		return parse_count("--min-rate", optarg, 0, 1u << 30, &o->rate_min);
 	case DRAIN:
-		return number("drain", 0, 86400, &o->drain_s);
+		return parse_count("--drain", optarg, 0, 86400, &o->drain_s);
 	case BODY_MAX:
 		return parse_size("--body-max", optarg, &o->body_max);
 	case BUFFER_MEMORY:
 		return parse_size("--buffer-memory", optarg, &o->buffer_memory);
 	case LEASE:
-		return parse_seconds("lease", &a->lease_s);
+		return parse_seconds("--lease", &a->lease_s);
 	default:
-		return parse_seconds("upload-lease", &a->upload_lease_s);
+		return parse_seconds("--upload-lease", &a->upload_lease_s);
 	}
 }
 
