@@ -28,10 +28,10 @@
 
 #define FILES_MAX 64
 #define SHARE 16      /* all files together: 1/SHARE of the memory */
-#define MOVES_OF 4    /* a file is closed when so many times its reserved bytes have moved */
+#define MOVES_OF 4    /* a file is closed after moves of MOVES_OF times its reserved bytes */
 #define IDLE_MS 10000 /* a file that was not used for this time is closed */
-#define CHECK_MS 1000
-#define SETTLED_S 2 /* a file that has not changed for this time is kept */
+#define CHECK_MS 1000 /* period in which idle files are looked for */
+#define SETTLED_S 2   /* a file that has changed within this time is not kept */
 
 struct file {
 	dev_t device;

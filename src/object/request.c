@@ -498,8 +498,6 @@ static const char *token_refused(const struct pst_object_transfer *t)
 	if (!t->target->grant)
 		return "the window has been closed to the server";
 	if (pst_wire_window_exchanges(t->target->grant))
-		return "the transport needs more requests than one, which are not made here";
-	if (pst_wire_window_exchanges(t->target->grant))
 		return "the transport has requests of its own (penstock_object_exchange)";
 	return NULL;
 }
