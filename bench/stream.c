@@ -8,6 +8,7 @@
  * slow a compute kernel on another stream.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,7 +36,9 @@ struct stream_run {
 	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
 	const char *path;
 	struct penstock_done done[COUNT_MAX];
-	uint64_t *word; /* word in pinned memory for which held streams wait */
+	/* Two words in pinned memory: held streams wait for the first. Streams write to the
+	 * second. */
+	uint64_t *word;
 	uint64_t turn;
 };
 
@@ -205,13 +208,80 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 	return ret;
 }
 
+/*
+ * Queues for each read the least that a stream needs of the driver to deliver one read: a wait for
+ * a word, a copy from pinned memory, and the write of a word, which tells the CPU that the memory
+ * can be filled again. The awaited word is already set, and nobody reads the file. So a library
+ * that copies each read on its own cannot deliver reads in stream order faster than this.
+ */
+static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
+		     unsigned rep)
+{
+	const uint64_t ring = 128 * MIB < count * len ? 128 * MIB : count * len;
+	struct sample s = {.bytes = count * len, .ops = count};
+	char *mem = gpu_pinned_mem(ring), group[64];
+	uintptr_t word = (uintptr_t)r->word;
+	struct meter m;
+	int rc = 0;
+
+	if (!mem)
+		return -ENOMEM;
+	meter_start(&m);
+	for (unsigned i = 0; i < count && !rc; i++) {
+		struct pst_cu_stream *stream = r->streams[i % STREAMS];
+		uint64_t at = i * len;
+
+		rc = (int)r->api->cuStreamWaitValue64(stream, word, 0, PST_CU_WAIT_GEQ);
+		if (!rc)
+			rc = (int)r->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + at, mem + at % ring,
+							    len, stream);
+		if (!rc)
+			rc = (int)r->api->cuStreamWriteValue64(stream, word + sizeof(*r->word), 1,
+							       PST_CU_WRITE_DEFAULT);
+	}
+	for (unsigned i = 0; i < STREAMS && !rc; i++)
+		rc = (int)r->api->cuStreamSynchronize(r->streams[i]);
+	meter_stop(&m, &s);
+	meter_settle(&m, &s);
+	if (rc)
+		return gpu_bad("plain calls in stream order", rc);
+	snprintf(group, sizeof(group), "stream cached %llu KiB", (unsigned long long)(len / KIB));
+	meter_row(b, group, "limit: calls alone", rep, &s);
+	return 0;
+}
+
+/* Measures what bounds reads in stream order: copies of pinned memory alone, the driver's calls for
+ * each read, and eight threads that read cached pieces of the same length into pinned memory and
+ * copy them, without any order. */
+static int limit_rows(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
+		      unsigned rep)
+{
+	const struct mixed_way way = {.threads = 8, .piece = len < 4 * MIB ? len : 4 * MIB};
+	struct sample s = {.bytes = count * len};
+	int ret, fd = open(b->file, O_RDONLY | O_CLOEXEC);
+	char group[64];
+
+	if (fd < 0)
+		return -errno;
+	s.seconds = gpu_pinned(b, s.bytes, true);
+	snprintf(group, sizeof(group), "stream cached %llu KiB", (unsigned long long)(len / KIB));
+	meter_row(b, group, "limit: copies of pinned memory", rep, &s);
+	ret = calls_row(b, r, len, count, rep);
+	if (!ret)
+		ret = cache_warm(fd, 0, count * len);
+	if (!ret)
+		ret = gpu_mixed_row(b, group, "limit: plain reads", rep, fd, count * len, &way);
+	close(fd);
+	return ret;
+}
+
 static int run_open(struct bench *b, struct stream_run *r)
 {
 	int ret;
 
 	r->api = gpu_get()->api;
 	ret = gpu_bad("pinned word",
-		      (int)r->api->cuMemHostAlloc((void **)&r->word, sizeof(*r->word),
+		      (int)r->api->cuMemHostAlloc((void **)&r->word, 2 * sizeof(*r->word),
 						  PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED));
 	if (!ret) {
 		*r->word = r->turn = 0;
@@ -257,15 +327,8 @@ static int section_stream(struct bench *b)
 				for (int cached = 0; cached < 2 && !ret; cached++)
 					ret = reads_row(b, &r, (enum how)how, lens[i],
 							(unsigned)count, cached, rep);
-			if (!ret) {
-				struct sample s = {.bytes = count * lens[i]};
-				char group[64];
-
-				s.seconds = gpu_pinned(b, s.bytes, true);
-				snprintf(group, sizeof(group), "stream cached %llu KiB",
-					 (unsigned long long)(lens[i] / KIB));
-				meter_row(b, group, "limit: copies of pinned memory", rep, &s);
-			}
+			if (!ret)
+				ret = limit_rows(b, &r, lens[i], (unsigned)count, rep);
 		}
 	run_close(&r);
 	return ret;
