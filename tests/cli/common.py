@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for the tests of the command: they run it with and without the stand-in GPU,
-query the page cache, and print TAP. Only the suites of tests/cli import them. A helper must
-never retry, and must never turn a failure into a skip."""
+"""Helpers for the tests of the command: they run it with and without the stand-in GPU (a simulated
+CUDA driver), query the page cache, and print TAP. Only the suites of tests/cli import them. A
+helper must never retry, and must never turn a failure into a skip."""
 
 import ctypes
 import json

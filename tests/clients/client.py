@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared code of the client scripts in this folder. A script starts itself again with
-`penstock run`, uses the GPU through another project's program (the client), and prints
-a line for each step. This file checks that the client used the drop-in and no other
-libcufile, and that Penstock counted the bytes. It prints the paths that moved them. The
-exit status is 0 (passed), 1 (failed) or 77 (not possible on this machine; the reason is
-printed). This file needs only Python's standard library. It must never let a client
-pass if the drop-in did not move the client's bytes.
+"""Shared code of the client scripts in this folder. A script starts itself again with `penstock
+run`, uses the GPU through another project's program (the client), and prints a line for each step.
+This file checks that the client used the drop-in (Penstock's libcufile) and no other libcufile, and
+that Penstock counted the bytes. It prints the paths that moved them. The exit status is 0 (passed),
+1 (failed) or 77 (not possible on this machine; the reason is printed). This file needs only
+Python's standard library. It must never let a client pass if the drop-in did not move the client's
+bytes.
 
-Environment: PENSTOCK is the command (default: build/penstock). PENSTOCK_CLIENT_DIR is
-the folder for files (default: TMPDIR). PENSTOCK_LIBCUDA is a CUDA driver other than the
-machine's. PENSTOCK_WHERE is the library built from where.c, which prints where a client
-has crashed."""
+Environment: PENSTOCK is the command (default: build/penstock). PENSTOCK_CLIENT_DIR is the folder
+for files (default: TMPDIR). PENSTOCK_LIBCUDA is a CUDA driver other than the machine's.
+PENSTOCK_WHERE is the library built from where.c, which prints where a client has crashed."""
 
 import contextlib
 import ctypes

@@ -9,8 +9,8 @@
 #ifndef OWN_LANE_H
 #define OWN_LANE_H
 
-/* Length of the object in bytes. The chunks that a lane may have in flight together hold fewer
- * bytes, so a lane is full before it has read the whole object. */
+/* Length of the object in bytes. The chunks that a lane (a worker of a device) may have in flight
+ * together hold fewer bytes, so a lane is full before it has read the whole object. */
 #define LEN (20u << 20)
 #include "remote_object.h"
 

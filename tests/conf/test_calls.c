@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the system calls and driver calls of small reads, so that a needless call is found without
- * measuring time. The linker replaces the functions that make these calls. The test's io_uring
- * hides a completion until the thread has slept for it, so every read needs the greatest number of
- * calls. The clock advances by one microsecond whenever the library reads it. The CUDA device is
- * the stand-in driver's.
+ * Counts the system calls and driver calls of small reads, so that the test detects a needless
+ * call without measuring time. The linker replaces the functions that make these calls. The test's
+ * io_uring hides a completion until the thread has waited for it in the kernel, so every read needs
+ * the greatest number of calls. The clock advances by one microsecond whenever the library reads
+ * it. The CUDA device is a simulated one of the stand-in driver.
  */
 #include "copy.h"
 #include "request.h"
@@ -216,8 +216,9 @@ static void one_call_reads_once(void **state)
 	mem_check(host, mem);
 }
 
-/* An inline lane with one read in flight makes two system calls for each read: one submits it,
- * and one waits for it. The lane does not wake itself when the read completes. */
+/* An inline lane, which works inside the caller's calls on the queue, with one read in flight makes
+ * two system calls for each read: one submits it, and one waits for it. The lane does not wake
+ * itself when the read completes. */
 static void inline_lane_submits_and_waits(void **state)
 {
 	struct penstock_queue *q;
@@ -284,9 +285,9 @@ static void lane_wakes_once(void **state)
 	mem_check(host, mem);
 }
 
-/* With effort thrifty, a thread that waits for a drive polls for PST_SPIN_THRIFTY_NS at most, and
- * polls less often if polling has found nothing before. With effort fast it polls for
- * PST_SPIN_FAST_NS. */
+/* If the requests have PENSTOCK_THRIFTY, a thread that waits for a drive polls for
+ * PST_SPIN_THRIFTY_NS at most, and polls less often if polling has found nothing before. With
+ * PENSTOCK_FAST it polls for PST_SPIN_FAST_NS. */
 static void thrifty_polls_shortly(void **state)
 {
 	struct penstock_queue *q;
@@ -298,7 +299,8 @@ static void thrifty_polls_shortly(void **state)
 	mem = mem_alloc(host);
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
-	/* Each turn polls twice. Without polling, a read needs about six polls. */
+	/* Each iteration of the library's waiting loop looks twice for completions (a poll). A
+	 * read needs about six polls even if the library does not spin. */
 	assert_in_range(polls, READS, 10 * READS);
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_FAST);
@@ -314,8 +316,9 @@ static unsigned long copy_calls(void)
 	       driver_calls("cuMemcpyHtoDAsync_v2");
 }
 
-/* The lane finds the completed reads one after the other. It queues the copy of the first read at
- * once. While that copy runs, the lane collects the others, and then queues them together. */
+/* The lane (the worker of the GPU) finds the completed reads one after the other. It queues the
+ * copy of the first read at once. While that copy runs, the lane collects the others, and then
+ * queues their copies together. */
 static void gpu_copies_wait_for_older(void **state)
 {
 	struct penstock_queue *q;

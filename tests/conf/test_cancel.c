@@ -374,7 +374,8 @@ static void own_lane(void **state)
 
 static _Atomic uint64_t ids[ROUND_REQUESTS];
 static _Atomic bool stop;
-/* The thread cancels a request in about one of this number of iterations of its loop. */
+/* The thread that runs cancel_random_requests cancels a request in about one of this number of
+ * iterations of its loop. */
 static _Atomic unsigned cancel_one_in;
 
 /* Cancels random requests of this round and of earlier rounds until `stop` is true. */
@@ -493,9 +494,9 @@ static void random_cancels(void **state)
 
 /* ---- a storage that cannot cancel transfers ---- */
 
-/* The store holds as many chunks as the lane may have in flight. Then a request is submitted, of
- * which the lane can start no chunk. It must complete at once when it is cancelled or its
- * deadline passes. */
+/* The store holds as many chunks as the device's worker thread (its lane) may have in flight. Then
+ * the test submits another request, of which the lane can start no chunk. It must complete at once
+ * when it is cancelled or its deadline passes. */
 static void not_started_completes_beside_held_transfers(void **state)
 {
 	struct async_counts counts;

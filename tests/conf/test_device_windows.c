@@ -27,17 +27,18 @@
 static unsigned char *bytes, *back;
 static struct penstock_device *host, *gpu, *other;
 
-/* The faults that a case sets, and the events that the far side counts. */
+/* The faults that a case sets for the simulated server (the far side), and the events that this
+ * server counts. */
 static struct {
-	bool unreachable;	      /* the far side cannot access memory of a device */
+	bool unreachable;	      /* the server cannot access memory of a device */
 	bool no_memory;		      /* devices have no memory for windows */
-	_Atomic int refuse;	      /* number of transfers to refuse in device windows */
-	_Atomic int spoil;	      /* number of transfers to fail and lose in device windows */
+	_Atomic int refuse;	      /* number of transfers into device memory to refuse */
+	_Atomic int spoil;	      /* number of transfers into device memory to lose */
 	_Atomic int waits;	      /* number of transfers at whose end a stream begins to wait */
-	_Atomic unsigned fills[2];    /* transfers into windows: in host memory, in a device */
+	_Atomic unsigned fills[2];    /* transfers into windows: [0] host, [1] device memory */
 	_Atomic unsigned opened[2], closed[2];
-	_Atomic unsigned busy;	      /* number of device windows in use */
-	_Atomic unsigned used_spoilt; /* number of transfers into spoilt windows */
+	_Atomic unsigned busy;	      /* number of windows in device memory that are in use */
+	_Atomic unsigned used_spoilt; /* number of transfers into windows of lost transfers */
 } far;
 
 struct far_window {
@@ -90,7 +91,8 @@ static int windows_reach(struct penstock_storage *st, struct penstock_device *de
 			       : 0;
 }
 
-/* Returns whether the fault whose remaining count is *left must occur now, and then counts it. */
+/* Returns true if the fault must occur, and then decrements *left, the number of times that it
+ * must still occur. */
 static bool take(_Atomic int *left)
 {
 	int n = atomic_load(left);
@@ -101,7 +103,7 @@ static bool take(_Atomic int *left)
 	return false;
 }
 
-/* Moves the bytes of a transfer, on a thread of the far side. */
+/* Moves the bytes of a transfer, or makes it fail, on a thread of the simulated server. */
 static void *far_run(void *arg)
 {
 	struct pst_io *io = arg;
@@ -329,8 +331,8 @@ static void rows_are_placed(void **state)
 	penstock_close(st);
 }
 
-/* If the far side refuses a window in device memory, the chunk starts again with a window in host
- * memory. Later chunks use host memory at once. */
+/* If the simulated server refuses a window in device memory, the chunk starts again with a window
+ * in host memory. Later chunks use host memory at once. */
 static void refused_windows_move_to_the_host(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -417,8 +419,8 @@ static void chunks_of_two_devices_use_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* After a lost transfer, the far side may still write to the window. So the library closes this
- * window and does not use it again. */
+/* After a lost transfer, a server may still write to the transfer's window, the memory that it was
+ * given. So the library closes this window and does not use it again. */
 static void spoilt_windows_are_closed(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -452,7 +454,8 @@ static void waiting_streams_exclude_device_windows(void **state)
 	assert_int_equal(penstock_alloc(gpu, LEN, &mem), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	pst_device_stream_enter(gpu);
-	/* read_all compares by test_copy, which uses the device's lanes, but no stream's queue. */
+	/* A stream that waits does not block read_all: its helper test_copy copies by the device's
+	 * lanes, not by the queue of a stream. */
 	read_all(st, mem, &r);
 	assert_int_equal(r.fills[1], 0);
 	pst_device_stream_leave(gpu);

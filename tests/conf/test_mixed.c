@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests mixed paths: with efforts fast and balanced, one lane carries chunks of a long cached read
- * on path mapped, while other lanes carry other chunks on path bounce. All bytes must arrive, and
- * the report must show mapped and bounce. A chunk that fails on mapped must be retried on bounce,
- * and the reverse. The test wraps pread and madvise: path bounce reads by pread, and path mapped
- * populates each window by madvise. The CUDA device is the stand-in driver's, unless
- * PENSTOCK_STANDIN=0.
+ * Tests mixed paths: with PENSTOCK_FAST and PENSTOCK_BALANCED, one lane (a worker thread) carries
+ * chunks of a long cached read on path mapped, while other lanes carry other chunks on path bounce.
+ * All bytes must arrive, and the report must show mapped and bounce. A chunk that fails on mapped
+ * must be retried on bounce, and the reverse. The test wraps pread and madvise: path bounce reads
+ * by pread, and path mapped populates each window, a mapped range of the file, by madvise. The CUDA
+ * device is a simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 #include "request.h"
@@ -36,8 +36,8 @@ static char name[256];
 
 /* True during the read whose calls the test counts and delays. */
 static _Atomic bool observed;
-/* Number of windows for which every pread waits. So the read does not end before the lane of path
- * mapped has begun these windows. */
+/* Each pread waits until path mapped has begun this number of windows (mapped ranges of the file).
+ * So the read does not end before path mapped has carried bytes. */
 static _Atomic unsigned windows_min;
 static _Atomic unsigned windows, preads;
 /* Number of the window that waits for SLOW_READS calls of pread, counted from 1; 0: none. */
@@ -234,8 +234,9 @@ static void one_read_uses_both_paths(void **state)
 		mapped = row(&report, "mapped")->bytes;
 		bounce = row(&report, "bounce")->bytes;
 		assert_int_equal(mapped + bounce, len);
-		/* The shortest window has 8 MiB. The first chunk of the request is always copied by
-		 * the CPU. */
+		/* Path mapped carries at least one window (mapped range of the file), and the
+		 * shortest window has 8 MiB. The CPU always copies the first chunk of the request,
+		 * on path bounce. */
 		assert_true(mapped >= 8 * MIB);
 		assert_true(bounce > 0);
 		assert_int_equal(report.cpu_copied, bounce);
@@ -244,8 +245,9 @@ static void one_read_uses_both_paths(void **state)
 	}
 }
 
-/* While a lane registers page cache, the driver would block copies by other lanes. So the other
- * lanes must pass their copies to the registering lane, and go on reading. */
+/* While one lane (worker thread) registers pages of the page cache with the driver, the driver
+ * would block copies by other lanes. So the other lanes must pass their copies to the registering
+ * lane, and go on reading. */
 static void copies_are_passed_to_the_lane_that_registers(void **state)
 {
 	struct penstock_report report;
@@ -320,9 +322,9 @@ static void thrifty_reads_use_one_path(void **state)
 	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "not-needed");
 }
 
-/* With effort fast, a window of path mapped that starts late in a read may still be in transfer
- * when all other chunks have completed, and so delay the read. So a read of less than 32 MiB must
- * start no such window: path bounce must carry all its bytes. */
+/* With PENSTOCK_FAST, a window (mapped range) of path mapped that starts late in a read may still
+ * be in transfer when all other chunks have completed, and so delay the read. So a read of less
+ * than 32 MiB must start no such window: path bounce must carry all its bytes. */
 static void short_reads_use_one_path(void **state)
 {
 	struct penstock_report report;
@@ -335,8 +337,9 @@ static void short_reads_use_one_path(void **state)
 	assert_int_equal(atomic_load(&windows), 0);
 }
 
-/* With kept registrations, a later read is quickest if path mapped has carried all bytes. So path
- * mapped must carry all of them. */
+/* The storage is opened as immutable, so the library keeps its registrations of file pages. A
+ * later read is quickest if path mapped has registered all pages, so it must carry all bytes of the
+ * first read. */
 static void kept_registrations_are_not_mixed(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -441,8 +444,9 @@ static void reads_at_once(void **state)
 	penstock_queue_close(q);
 }
 
-/* A mixed read is cancelled at different moments, for example while a lane has chunks of another
- * lane. The read must end. A later read must use paths mapped and bounce again. */
+/* A mixed read is cancelled at different moments, for example while a lane (worker thread) has
+ * copies that another lane passed to it. The read must end. A later read must use paths mapped and
+ * bounce again. */
 static void cancelled_reads_end(void **state)
 {
 	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};
@@ -461,8 +465,8 @@ static void cancelled_reads_end(void **state)
 		faults_reset(0);
 		atomic_store(&observed, true);
 		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
-		/* The moment of the cancel is given by the number of calls that the lanes have
-		 * made. */
+		/* The number of pread and madvise calls that the lanes have made determines when
+		 * the test cancels the read. */
 		while (atomic_load(&preads) + 4 * atomic_load(&windows) < turn)
 			sched_yield();
 		penstock_cancel(q, id);

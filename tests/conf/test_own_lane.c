@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests queues with an inline lane, which the option own_lane selects. The bytes and reports
- * are the same as with other queues. An inline lane works only inside calls on its queue and
- * needs no lane of the device. Only one thread may use such a queue.
+ * Tests queues with an inline lane, which the option own_lane selects. An inline lane is a worker
+ * without a thread: it works only inside calls on its queue, and needs no worker thread (lane) of
+ * the device. The bytes and reports are the same as with other queues. Only one thread may use such
+ * a queue.
  */
 #include "own_lane.h"
 
@@ -16,8 +17,8 @@
 /* ---- bytes ---- */
 
 /* Reads the file in pieces of random lengths into memory, and compares the result with the file.
- * About one piece in twelve is too long for the inline lane, so the device's lane reads it. If
- * `path` is NULL, the library chooses the path. */
+ * About one piece in twelve is too long for the queue's inline lane, so a worker thread of the
+ * device reads it. If `path` is NULL, the library chooses the path. */
 static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;
@@ -60,7 +61,8 @@ static void read_pieces(struct penstock_device *dev, const char *path, uint64_t 
 		}
 		have += (unsigned)n;
 	}
-	/* Some pieces were longer than MAX, so the device's lanes read them, and some were not. */
+	/* Some pieces were longer than MAX, so the device's worker threads read them, and some
+	 * were not longer. */
 	assert_in_range(longer, 1, count - 1);
 	test_copy(host, back, dev, mem, LEN);
 	assert_memory_equal(back, bytes, at);
@@ -170,9 +172,9 @@ static void completes_exactly_once(void **state)
 	penstock_close(st);
 }
 
-/* The device's only lane is full, and the store holds its transfers. The inline lane needs neither
- * the device's lane nor the thread of that lane. Completions from other threads wake the owner of
- * the inline lane. */
+/* The device's only lane (its worker thread) has the maximum number of chunks in flight, because
+ * the store holds its transfers. The inline lane needs neither the device's lane nor the thread of
+ * that lane. Completions from other threads wake the owner of the inline lane. */
 static void works_while_device_lane_is_full(void **state)
 {
 	/* Destination of this read. The other read goes to `back`. */
@@ -337,8 +339,8 @@ static void other_threads_are_refused(void **state)
 	penstock_close(st);
 }
 
-/* After a fork the child process cannot use the queue, because the device's pump does not run in
- * the child. */
+/* After a fork the child process cannot use the queue, because the device's worker threads do not
+ * run in the child. */
 static void child_process_is_refused(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

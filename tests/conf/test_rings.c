@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests rings of pinned memory. A lane pins the first piece of its ring when it starts, and the
- * second piece when it first needs it. Long reads from the page cache never need the second
- * piece. Many short reads need it, and so do reads from a drive. Every byte must arrive before,
- * during and after the pinning of the second piece, and also if the driver refuses to pin it.
- * The stand-in driver provides the device, makes its copies slow, and counts the pinned pieces
+ * Tests rings of pinned memory. A lane (a worker thread) pins the first piece of its ring when it
+ * starts, and the second piece when it first needs it. Long reads from the page cache never need
+ * the second piece. Many short reads need it, and so do reads from a drive. Every byte must arrive
+ * before, during and after the pinning of the second piece, and also if the driver refuses to pin
+ * it. The stand-in driver provides the device, makes its copies slow, and counts the pinned pieces
  * of rings.
  */
 #include "copy.h"

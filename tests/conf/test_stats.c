@@ -81,7 +81,8 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 
 static void use_library(const char *file)
 {
-	/* Each of these short requests fails after it has moved and counted some bytes. */
+	/* Values of a request's member `path`. Each path "fault" makes the transfer fail or end
+	 * early after some of its bytes have been moved and counted. */
 	static const char *const ways[] = {NULL,
 					   "bounce",
 					   "staged",

@@ -2,9 +2,9 @@
 /*
  * The canary (a test read) could not prove a direct path, because the file had no written bytes.
  * Then bytes are written while threads read the file. One of the threads runs the canary and so
- * replaces the route. The old route must remain valid for the other requests in flight. The
- * sanitizers detect most violations of this rule. The file is on TMPDIR, marked as being on the
- * allow-list.
+ * replaces the route (the prepared paths between file and device). The old route must remain valid
+ * for the other requests in flight. The sanitizers detect most violations of this rule. The file is
+ * on TMPDIR, marked as being on the library's allow-list for O_DIRECT.
  */
 #include "explain.h"
 #include "test.h"
@@ -164,8 +164,8 @@ static void canary_runs_while_others_read(void **state)
 	}
 }
 
-/* The texts in a report remain valid as long as the report, even if the route to which the texts
- * belong was replaced. */
+/* The texts in a report remain valid as long as the report, even if the library has replaced the
+ * route (the prepared paths) to which the texts belong. */
 static void report_texts_survive_a_new_route(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

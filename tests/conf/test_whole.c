@@ -14,8 +14,9 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* A lane copies out of device memory for the first time, for a request that a stream waits for.
- * The lane must not create anything whose creation waits for all streams. */
+/* A lane (a thread of the library) copies out of device memory for the first time, for a request
+ * that a stream waits for. The lane must not create anything whose creation waits for all
+ * streams. */
 static void first_device_read_of_a_lane(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -224,9 +225,10 @@ static void *copy_on_gpu(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* While a stream waits, one thread closes an inline lane, which frees its ring and its mappings.
- * Another thread makes the first copy between two GPUs, which creates a stream. Both threads wait
- * for the waiting stream. The copies that this stream waits for must not wait for these threads. */
+/* While a stream waits, one thread closes a queue with an inline lane (a worker inside the
+ * caller's calls), which frees pinned memory and mappings. Another thread makes the first copy
+ * between two GPUs, which creates a stream. Both threads wait for the waiting stream. The copies
+ * that this stream waits for must not wait for these threads. */
 static void lane_close_and_peer_copy_wait_for_stream(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -408,7 +410,8 @@ static void file_end_leaves_no_single_byte(void **state)
 
 #define LONG_READ (1u << 20)
 
-/* Keeps streams waiting for requests in flight, until the test stops it. */
+/* Submits reads to a stream in a loop, so that the stream always waits for requests, until `stop`
+ * is true. */
 static void *keep_streams_waiting(void *mem)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LONG_READ};

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the limit of the windows that path mapped keeps registered. When a lane has no window left,
- * its reads must use path bounce at once: a chunk that first fails on path mapped is then copied by
- * one lane only. Storages that are not immutable never use a window again, so they must leave some
- * windows to immutable ones. A kept window must serve reads even if no other window is left. The
- * device has one lane, so that all windows belong to this lane.
+ * Tests the limit of windows, which are ranges of files that a lane (a worker thread) maps and
+ * registers with the driver for path mapped. When a lane may register no further window, its reads
+ * must use path bounce at once: a chunk that first fails on path mapped is then copied by one lane
+ * only. Storages that are not immutable never use a window again, so they must leave some windows
+ * to immutable ones. A kept window must serve reads even if the lane may register no further one.
+ * The device has one lane, so that all windows belong to this lane.
  */
 #include "test.h"
 
@@ -16,7 +17,7 @@
 #include "penstock.h"
 #include "request.h"
 
-/* Path mapped is quick from 8 MiB on, so this read has two chunks that prefer it. */
+/* The library prefers path mapped for chunks of at least 8 MiB. This read has two such chunks. */
 #define LEN (16u << 20)
 #define PIECE 4096u
 /* Segments of one request. Together they are longer than any read that the caller's thread carries
@@ -74,7 +75,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Waits until the library has unregistered all windows. All storages are closed. */
+/* Waits until the library has unregistered all windows. The caller has closed all storages. */
 static void await_unregistered(void)
 {
 	uint64_t until = test_now_ns() + 10 * 1000000000ull;

@@ -15,7 +15,7 @@ struct child_result {
 	int ret; /* what the scenario returned while the failure was injected */
 	/* Resources that are in use at the end of the scenario. blocks: number of heap blocks.
 	 * mapped: bytes of mappings. fds: number of descriptors. live: number of objects of the
-	 * stand-in driver. */
+	 * stand-in (simulated) CUDA driver. */
 	long blocks, mapped, fds, live;
 	char text[400]; /* why the case fails; empty if it passes */
 };

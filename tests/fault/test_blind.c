@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests residency probes. The library uses them for files for which the kernel does not report
- * whether their bytes are cached. A lane reads one chunk through the page cache. The time that
- * this read takes decides the path of the following chunks. The file on TMPDIR is marked as
- * being on an overlay, or as another user's file on a file system with large folios. A delayed
- * system call simulates a slow drive. Every byte must arrive, whatever the probe finds.
+ * whether their bytes are cached. For such a probe, a thread of the library reads one chunk through
+ * the page cache. The time that this read takes decides the path of the following chunks. The file
+ * on TMPDIR is marked as being on an overlay, or as another user's file on a file system with large
+ * folios. A delayed system call simulates a slow drive. Every byte must arrive, whatever the probe
+ * finds.
  */
 #include "fixture.h"
 #include "request.h"
@@ -153,7 +154,8 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = read_all_and_count_cached(&report);
-	/* before the slow chunk is noticed, each lane may have two chunks of CHUNK_MAX in flight */
+	/* before the library detects the slow chunk, each of its threads may have two chunks of
+	 * CHUNK_MAX bytes in flight */
 	assert_in_range(sum, 1, LEN / 2);
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests direct reads that report success although no byte, or not every byte, was delivered.
- * Before a path is used, a test read (the canary) checks it on each drive, on written extents
- * only. A path that the canary has not proven is refused. The file is on TMPDIR, marked as being
- * on the allow-list. A wrapped system call simulates a drive that reports success and delivers
- * nothing.
+ * Before a path is used, a test read (the canary) checks it on each drive, on written extents only.
+ * A path that the canary has not proven is refused. The file is on TMPDIR, marked as being on the
+ * library's allow-list for O_DIRECT. A wrapped system call simulates a drive that reports success
+ * and delivers nothing.
  */
 #include "explain.h"
 #include "fixture.h"
@@ -47,8 +47,9 @@ static int close_all(void **state)
 	return 0;
 }
 
-/* Opens the file as if it were on a block stack of the allow-list. This block stack has `drives`
- * drives, striped in units of `stripe` bytes. */
+/* Opens the file as if its block stack (the layers between file and drives) were on the library's
+ * allow-list for O_DIRECT. This block stack has `drives` drives, striped in units of `stripe`
+ * bytes. */
 static void open_listed(unsigned drives, uint64_t stripe)
 {
 	penstock_close(st);
@@ -178,8 +179,8 @@ static void no_byte_arrives(void **state)
 	}
 }
 
-/* All words but the last one arrive. The library compares every word, so the canary finds the
- * error. */
+/* All words but the last one arrive. The library compares every word, so the canary (a test read)
+ * detects the error. */
 static void last_word_does_not_arrive(void **state)
 {
 	(void)state;
@@ -308,8 +309,8 @@ static void write_bytes(uint64_t len)
 	free(bytes);
 }
 
-/* Opens a file without written bytes, and makes its route. The canary cannot prove the direct path
- * of this route, because the file has no bytes to read. */
+/* Opens a file without written bytes, and makes its route (the set of paths to the device). The
+ * canary cannot prove the direct path of this route, because the file has no bytes to read. */
 static void open_unproven_route(void)
 {
 	make_file_and_device("threads");
@@ -319,9 +320,9 @@ static void open_unproven_route(void)
 	make_route(0, 0);
 }
 
-/* The file has no written bytes when its route is made. The first request after bytes were
- * written runs the canary, even if the blocks of these bytes had been reserved before. Later
- * requests do not repeat the canary read. */
+/* The file has no written bytes when its route (the set of paths to the device) is made. The first
+ * request after bytes were written runs the canary, even if the blocks of these bytes had been
+ * reserved before. Later requests do not repeat the canary read. */
 static void canary_runs_once_bytes_are_written(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -355,7 +356,8 @@ static void canary_runs_once_bytes_are_written(void **state)
 	}
 }
 
-/* A canary that runs after the route was made also detects a read that delivers nothing. */
+/* A canary (test read) that runs only after the first request also detects a read that delivers
+ * nothing. */
 static void later_canary_read_lies(void **state)
 {
 	(void)state;
@@ -397,8 +399,8 @@ static void unchanged_file_is_not_tried_again(void **state)
 	}
 }
 
-/* If there is no memory for the new route, the request uses the old route, and the next request
- * runs the canary. */
+/* A canary that succeeds needs a new route (the set of paths between file and device). If there is
+ * no memory for it, the request uses the old route, and the next request runs the canary. */
 static void no_memory_for_a_new_route(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -422,8 +424,8 @@ static void no_memory_for_a_new_route(void **state)
 	expect_usable();
 }
 
-/* While a stream waits for a request of the library, no canary read runs, because it would allocate
- * and copy. */
+/* While a stream waits for a request of the library, the library runs no canary (test read),
+ * because that would allocate and copy. */
 static void no_canary_while_a_stream_waits(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -479,7 +481,8 @@ static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *r
 	return n;
 }
 
-/* The first direct write of a route is read back. Later writes are not. */
+/* The library reads back the first direct write from a device to a file, to prove that its bytes
+ * arrived. It does not read back later writes. */
 static void first_write_is_read_back(void **state)
 {
 	unsigned reads;
@@ -513,8 +516,8 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 }
 
-/* After a write that was found not to have arrived, the library reads every later write of the
- * route back. */
+/* After a direct write whose bytes did not arrive, the library reads back every later write on
+ * this path. */
 static void writes_after_a_failed_proof_are_read_back(void **state)
 {
 	unsigned reads;

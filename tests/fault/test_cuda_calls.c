@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In the stand-in driver, the n-th call of each CUDA driver function fails. In a second group of
- * tests, operations of a stream fail when they execute, which breaks the context permanently.
- * Each failure runs in a process of its own. The scenario must end with an errno, a reason and a
- * sentence, or succeed with every byte right. When the scenario is repeated without a failure,
- * it must succeed; if the context is broken, it is repeated on the host. Nothing may be left
- * allocated.
+ * In the stand-in driver (a simulated CUDA driver), the n-th call of each CUDA driver function
+ * fails. In a second group of tests, operations of a stream fail when they execute, which breaks
+ * the context permanently. Each failure runs in a process of its own. The scenario must end with an
+ * errno, a reason and a sentence, or succeed with every byte right. When the scenario is repeated
+ * without a failure, it must succeed; if the context is broken, it is repeated on the host. Nothing
+ * may be left allocated.
  */
 #include "child.h"
 #include "request.h"
@@ -267,7 +267,8 @@ static int sum_device(void)
 
 static bool reason_fits(enum penstock_why why, const char *spec)
 {
-	/* If the driver cannot tell what an address is, it counts as no address of the device. */
+	/* If the driver fails to report the attributes of an address, the library treats the
+	 * address as not belonging to the device. */
 	if (why == PENSTOCK_WHY_BAD_ARGUMENT)
 		return spec && !strncmp(spec, "cuPointerGetAttributes", 22);
 	return why == PENSTOCK_WHY_DEVICE_ERROR || why == PENSTOCK_WHY_NO_MEMORY ||

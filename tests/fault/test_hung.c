@@ -62,7 +62,7 @@ static int open_device(unsigned lanes)
 	return penstock_prepare(st, host, PENSTOCK_READ);
 }
 
-/* With one lane, every request goes to the lane that hangs. */
+/* With one lane (worker thread), every request goes to the lane that hangs. */
 static int one_lane(void **state)
 {
 	(void)state;
@@ -144,8 +144,8 @@ static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint
 	return id;
 }
 
-/* Makes the lane hang: it blocks in the system call of request 0 until requests 1 to `count` are on
- * its lists, and then blocks in the system call of request 1. */
+/* Makes the lane (the worker thread) hang: it blocks in the system call of request 0 until
+ * requests 1 to `count` are on its lists, and then blocks in the system call of request 1. */
 static void hang_lane(unsigned count, uint64_t *ids, uint64_t deadline_ns)
 {
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
@@ -170,8 +170,8 @@ static void assert_completion(unsigned i, int64_t result, enum penstock_why why)
 		assert_true(strlen(reports[i].text) > 10);
 }
 
-/* Releases the lane. Then only request 1 completes, because all other requests completed before.
- * The lane must not write to the memory of the other requests. */
+/* Releases the lane (the hanging worker thread). Then only request 1 completes, because all other
+ * requests completed before. The lane must not write to the memory of the other requests. */
 static void release_lane_and_check(int64_t result, unsigned count)
 {
 	memset(mem + 2 * PIECE, 0x22, LEN - 2 * PIECE);
@@ -229,7 +229,8 @@ static void deadline_while_lane_hangs(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, wait_long, NULL), 0);
 	while (!atomic_load(&q->asleep))
 		sched_yield();
-	/* The other thread already sleeps, and does not know the deadline of this request. */
+	/* The other thread already sleeps, and has not taken the deadline of this request into
+	 * account. */
 	submit(q, 6, PIECE, test_now_ns() + SOON_NS);
 	pthread_join(thread, NULL);
 	assert_int_equal(completions[6], 1);
@@ -284,9 +285,9 @@ static void queue_closes_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 1);
 }
 
-/* Makes one of two lanes hang in request 1 for so long that the library considers it as hanging:
- * a submit finds that the lane has made no progress since an earlier submit. Returns the hanging
- * lane. */
+/* Makes one of two lanes (worker threads) hang in request 1 for so long that the library considers
+ * it as hanging: a submit finds that the lane has made no progress since an earlier submit. Returns
+ * the hanging lane. */
 static struct pst_lane *hang_one_of_two(void)
 {
 	struct pst_lane *lane;
@@ -324,8 +325,8 @@ static struct pst_lane *other_lane(const struct pst_lane *lane)
 	return &lane->pump->lanes[!lane->index];
 }
 
-/* New requests go to the lane that does not hang, although the hanging lane could accept more
- * requests. The hanging lane gets requests again after it has continued. */
+/* New requests go to the lane (worker thread) that does not hang, although the hanging lane could
+ * accept more requests. The hanging lane gets requests again after it has continued. */
 static void requests_avoid_the_hanging_lane(void **state)
 {
 	struct pst_lane *lane;
@@ -421,8 +422,9 @@ static void cancel_of_a_sync(void **state)
 }
 
 /* A cancelled request completes at once, but its queue entry stays occupied while the hanging lane
- * has the request on its list. At most 8 requests may be in flight, and the queue has twice as many
- * entries. When all 16 are occupied, submit fails. They become free when the lane continues. */
+ * (worker thread) has the request on its list. At most 8 requests may be in flight, and the queue
+ * has twice as many entries. When all 16 are occupied, submit fails. They become free when the lane
+ * continues. */
 static void entries_return_with_the_lane(void **state)
 {
 	struct penstock_seg seg;

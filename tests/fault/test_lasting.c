@@ -12,7 +12,7 @@
 
 #define LEN (2u << 20)
 #define SMALL (64u << 10)
-#define ENTERS_MAX 200 /* maximum number of failed attempts after which two lanes give up */
+#define ENTERS_MAX 200 /* maximum number of failed attempts after which two threads give up */
 #define CALLS_MAX 1200 /* maximum number of attempts after which four chunks fail */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

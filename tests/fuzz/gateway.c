@@ -39,7 +39,8 @@ static void check_name(const char *text)
 
 	if (strchr(text, '/') || gw_name_parse(text, "", 0, part, &len) != GW_NAME_WHOLE)
 		return;
-	/* The name that stands for an empty component belongs to an object only after a slash. */
+	/* An empty component of a key, as in "a//b", has a special file name. This name alone is
+	 * the path of no object (len is 0), so only other names are checked. */
 	if (len && (gw_keypath(part, len, path) < 0 || strcmp(path, text) != 0))
 		abort();
 }

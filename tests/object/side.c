@@ -35,7 +35,7 @@
 
 #include "penstock_object.h"
 
-#define SERVER_MEMORY (64u << 20) /* bytes of memory of a server that has a plane */
+#define SERVER_MEMORY (64u << 20) /* bytes of memory of a server that uses `penstock plane` */
 
 static int failed(const char *what)
 {
@@ -83,7 +83,7 @@ struct client {
 	struct penstock_device *dev, *host;
 	size_t len;
 	uint64_t off; /* offset of the window in the buffer */
-	int first;    /* value of the window's first byte before a move */
+	int first;    /* value of the window's first byte before a transfer */
 };
 
 static int client_fill(struct client *c, uint64_t seed)
@@ -255,7 +255,8 @@ static int become(long user)
 	       setresuid((uid_t)user, (uid_t)user, (uid_t)user);
 }
 
-/* Returns memory for a move of `len` bytes. With a plane, it has SERVER_MEMORY bytes. */
+/* Returns memory for a transfer of `len` bytes. If the server uses a plane (`penstock plane`),
+ * this memory has SERVER_MEMORY bytes. */
 static unsigned char *server_memory(struct penstock_object_server *server, bool plane, size_t len)
 {
 	static void *mem;

@@ -3,7 +3,8 @@
  * A libcuda for test_async.c that behaves as if another thread captured a blocking stream in the
  * global capture mode. A query of the NULL stream reports the capture. A wait for a stream is
  * refused unless the calling thread is in the relaxed capture mode. This libcuda counts the waits
- * that would have made the capture fail. All other functions are the stand-in driver's.
+ * that would have made the capture fail. All other functions are those of the stand-in (simulated)
+ * driver.
  */
 #include "device/cuda_api.h"
 

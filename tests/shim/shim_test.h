@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams,
- * batches, child processes and a gate. The gate is a semaphore that blocks streams until the test
- * opens it. The CUDA driver is the stand-in, or the machine's driver if PENSTOCK_STANDIN is 0.
- * Tests call the drop-in only through the functions that it exports.
+ * Fixtures of the tests of the drop-in (Penstock's libcufile): the CUDA driver, files of known
+ * bytes, device memory, streams, batches, child processes and a gate. The gate is a semaphore that
+ * blocks streams until the test opens it. The CUDA driver is a simulated one (the stand-in), or the
+ * machine's driver if PENSTOCK_STANDIN is 0. Tests call the drop-in only through the functions that
+ * it exports.
  */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H

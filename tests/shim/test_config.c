@@ -512,7 +512,8 @@ static void first_use(void **state)
 	cu_free(dev);
 }
 
-/* Reads a cached file of LONG bytes with an effort. Returns whether the log names this path. */
+/* Reads a cached file of LONG bytes while PENSTOCK_CUFILE_EFFORT has the value `effort`. Returns
+ * whether the log says that the read used `path`. */
 #define LONG (8u << 20)
 static bool effort_reads_by(const char *effort, const char *path)
 {
@@ -536,7 +537,7 @@ static bool effort_reads_by(const char *effort, const char *path)
 	return named;
 }
 
-/* A variable of the environment sets the effort of all transfers. */
+/* PENSTOCK_CUFILE_EFFORT sets the effort (thrifty, balanced or fast) of all transfers. */
 static void effort(void **state)
 {
 	const char *wrong =
