@@ -67,8 +67,8 @@ class Tap:
 
 
 def environment(gpu=False, **more):
-    """Returns the environment of a child process. The child uses the stand-in GPU if `gpu` is
-    true and no GPU otherwise. It never uses the machine's own GPU."""
+    """Returns the environment of a child process. The child uses a simulated GPU if `gpu` is true
+    and no GPU otherwise. It never uses the machine's own GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env["PENSTOCK_BUILD"] = BUILD
     env["PENSTOCK_LIBCUDA"] = STANDIN if gpu else NO_DRIVER

@@ -116,7 +116,7 @@ static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off,
 	return report->cpu_copied / want;
 }
 
-/* Skips the case unless the kernel tells the library which bytes of the file are cached. */
+/* Skips the case unless the kernel reports to the library which bytes of the file are cached. */
 static void require_known_residency(void)
 {
 	enum penstock_why why;

@@ -196,7 +196,7 @@ static void report_says_why_by_residency(void **state)
 		assert_string_equal(why_not(&report, "staged"), "not-needed");
 		assert_string_equal(why_not(&report, "bounce"), "not-cached");
 	}
-	/* For a file on an overlay, the storage cannot tell whether bytes are cached. */
+	/* For a file on an overlay, the storage cannot determine whether bytes are cached. */
 	((struct pst_file *)st->priv)->overlay = true;
 	transfer(st, 0, 4096, NULL, 4096, &report);
 	assert_string_equal(report.path, "odirect");

@@ -36,8 +36,8 @@ static pthread_t main_thread;
 static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
 /* True after a submit: polls find no completion until this thread has waited in the kernel. */
 static _Thread_local bool hides;
-/* Minimum number of completions of each wait in the kernel; 0: the number that the library asks
- * for. */
+/* Minimum number of completions of each wait in the kernel; 0: the number that the library
+ * requests. */
 static _Atomic unsigned together;
 /* True: each poll finds at most one completion. */
 static _Atomic bool one_by_one;
@@ -231,8 +231,8 @@ static void inline_lane_submits_and_waits(void **state)
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
 	assert_int_equal(submits, READS);
-	/* The first wait also submits a read of the eventfd that wakes the lane. That read stays
-	 * in flight, so it is submitted only once. */
+	/* The first wait also submits a read of the eventfd by which other threads wake this
+	 * thread. That read stays in flight, so it is submitted only once. */
 	assert_int_equal(submitted, READS);
 	assert_int_equal(waits, READS);
 	assert_int_equal(writes, 0);
@@ -261,8 +261,8 @@ static void inline_lane_submits_together(void **state)
 	mem_check(host, mem);
 }
 
-/* Each read that a lane with a thread of its own carries causes at most two wakes. The submitting
- * thread wakes the lane, and the lane wakes the waiting thread. */
+/* Each read that a worker thread (lane) of the device carries causes at most two wakes. The
+ * submitting thread wakes the worker, and the worker wakes the waiting thread. */
 static void lane_wakes_once(void **state)
 {
 	struct penstock_queue *q;
@@ -272,7 +272,8 @@ static void lane_wakes_once(void **state)
 	need_direct();
 	q = queue_open(NULL);
 	mem = mem_alloc(host);
-	/* The first reads make the lane open its io_uring, so these reads are not counted. */
+	/* The first reads make the worker thread open its io_uring, so these reads are not
+	 * counted. */
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
 	all_threads = true;
 	calls_reset();
@@ -359,7 +360,8 @@ static void gpu_copies_share_calls(void **state)
 	calls_reset();
 	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
 	together = 0;
-	/* The lane takes 16 completed reads at a time, so it needs 2 to 4 batches. */
+	/* The GPU's worker thread takes 16 completed reads at a time, so it needs 2 to 4
+	 * batches. */
 	assert_in_range(driver_calls("cuMemcpy3DBatchAsync_v2") - batches, 2, 4);
 	assert_int_equal(driver_calls("cuMemcpy2DAsync_v2") + driver_calls("cuMemcpyHtoDAsync_v2"),
 			 alone);
@@ -428,7 +430,8 @@ int main(void)
 		cmocka_unit_test(gpu_copies_wait_for_older),
 	};
 
-	/* Each copy takes 2 ms, longer than the lane needs to find all completed reads. */
+	/* Each copy takes 2 ms, longer than the worker thread needs to detect all completed
+	 * reads. */
 	setenv("PENSTOCK_STANDIN_DELAY_US", "2000", 1);
 	test_use_standin();
 	return cmocka_run_group_tests_name("calls", tests, setup, teardown);

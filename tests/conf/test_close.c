@@ -78,8 +78,8 @@ static void queue_close_waits_for_requests(void **state)
 	(void)state;
 	begin_case(0, 16);
 	submit_held_requests();
-	/* This request has more chunks than a lane may have in flight. Closing the queue cancels
-	 * the chunks that have not started. */
+	/* This request has more chunks than a worker thread (lane) may have in flight. Closing the
+	 * queue cancels the chunks that have not started. */
 	submit_read(HELD_COUNT, HELD_COUNT * PIECE * 2, LEN - HELD_COUNT * PIECE * 2);
 	close_while_held(close_queue);
 	q = NULL;

@@ -2,7 +2,7 @@
 /*
  * Tests path rdma with a storage that this file defines. A window is memory into which a server
  * moves bytes. Here, threads of this process are the server, called the far side. They write to
- * windows in the memory of a stand-in GPU, refuse them, or lose their access. Each case compares
+ * windows in the memory of a simulated GPU, refuse them, or lose their access. Each case compares
  * all bytes, and checks in which memory the windows were. tests/s3/device_windows tests the same
  * with real servers.
  */
@@ -31,7 +31,7 @@ static struct penstock_device *host, *gpu, *other;
  * server counts. */
 static struct {
 	bool unreachable;	      /* the server cannot access memory of a device */
-	bool no_memory;		      /* devices have no memory for windows */
+	bool no_memory;		      /* devices have no memory left for windows */
 	_Atomic int refuse;	      /* number of transfers into device memory to refuse */
 	_Atomic int spoil;	      /* number of transfers into device memory to lose */
 	_Atomic int waits;	      /* number of transfers at whose end a stream begins to wait */
@@ -390,7 +390,7 @@ static void devices_without_memory_have_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* A chunk with bytes for two devices uses a window in host memory. */
+/* For a chunk with bytes for two devices, the server writes to a window in host memory. */
 static void chunks_of_two_devices_use_host_windows(void **state)
 {
 	enum { ROW = 700001, COUNT = 40 };
@@ -442,8 +442,8 @@ static void spoilt_windows_are_closed(void **state)
 	penstock_close(st);
 }
 
-/* While a stream waits for a request, the library uses no windows in device memory: the copies out
- * of such windows could wait for that stream. */
+/* While a stream waits for a request, the library gives the server no windows in device memory.
+ * The copies out of such windows could wait for that stream. */
 static void waiting_streams_exclude_device_windows(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -461,7 +461,7 @@ static void waiting_streams_exclude_device_windows(void **state)
 	pst_device_stream_leave(gpu);
 	read_all(st, mem, &r);
 	assert_int_equal(r.fills[0], 0);
-	/* The stream begins to wait when the first bytes are in a window. */
+	/* A stream begins to wait after the server has written the first bytes to a window. */
 	atomic_store(&far.waits, 1);
 	read_all(st, mem, &r);
 	assert_int_equal(r.row->why, PENSTOCK_WHY_STREAM_ORDER);

@@ -138,8 +138,8 @@ static void file_change(uint64_t off, size_t len, unsigned turn)
 	assert_int_equal(pwrite(fd, bytes + off, len, (off_t)off), len);
 }
 
-/* Waits until the driver has told the library that all graphs are gone, and the library has freed
- * what they used. */
+/* Waits until the driver has reported all graphs as destroyed, and the library has freed what they
+ * used. */
 static void graphs_await_gone(void)
 {
 	uint64_t until = graphs_now_ns() + LIMIT;
@@ -824,7 +824,7 @@ static void refused_nodes(void **state)
 
 	(void)state;
 	if (standin_fail(NULL))
-		return; /* Only the stand-in driver fails on demand. */
+		return; /* Only the simulated driver fails on demand. */
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		struct graph g;
 		size_t nodes;

@@ -81,8 +81,8 @@ static void overlap_after_the_result(void **state)
 	replay_arrive(words);
 	released_await(words, 1);
 	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), -EBUSY);
-	/* A third replay begins, and sets `released` to 0 again. The lane must release all three
-	 * replays. */
+	/* A third replay begins, and sets `released` to 0 again. The library's thread must let all
+	 * three replays continue. */
 	replay_arrive(words);
 	for (unsigned i = 0; i < 3; i++) {
 		released_await(words, 1);

@@ -40,15 +40,16 @@ static _Atomic bool observed;
  * So the read does not end before path mapped has carried bytes. */
 static _Atomic unsigned windows_min;
 static _Atomic unsigned windows, preads;
-/* Number of the window that waits for SLOW_READS calls of pread, counted from 1; 0: none. */
+/* Number of the window (mapped range) that waits for SLOW_READS calls of pread, counted from 1; 0:
+ * none. */
 static _Atomic unsigned slow_window;
 #define SLOW_READS 6
 /* Number of copies that were queued with the driver while the registration of window number
  * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
-/* Number of windows that path mapped can populate, and of pread calls that succeed. All later
- * windows and calls fail. */
+/* Number of windows (mapped ranges) that path mapped can populate, and of pread calls that
+ * succeed. All later windows and calls fail. */
 static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
@@ -72,9 +73,9 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 	return __real_pread64(fd, buf, len, off);
 }
 
-/* Called when path mapped populates window number `slow_window`. Waits until the lanes of path
- * bounce have made SLOW_READS pread calls. Stores in `slow_copies` how many copies to the GPU
- * (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
+/* Called when path mapped populates window (mapped range) number `slow_window`. Waits until the
+ * threads of path bounce have made SLOW_READS pread calls. Stores in `slow_copies` how many copies
+ * to the GPU (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
 static void wait_for_reads(void)
 {
 	uint64_t give_up = test_now_ns() + 20000000000u;
@@ -149,7 +150,7 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Skips the case unless path mapped is open and the storage knows that the file is cached. */
+/* Skips the case unless path mapped is open and the kernel reports the file as cached. */
 static void require_mix(struct penstock_storage *storage)
 {
 	struct penstock_explanation explained = {.size = sizeof(explained)};
@@ -407,8 +408,8 @@ static void both_paths_fail(void **state)
 	assert_true(row(&report, "staged")->bytes > 0);
 }
 
-/* Several reads at once share the lanes. All bytes of each read must arrive, and the reads together
- * must use paths mapped and bounce. */
+/* Several reads at once share the device's worker threads. All bytes of each read must arrive, and
+ * the reads together must use paths mapped and bounce. */
 static void reads_at_once(void **state)
 {
 	struct penstock_seg segs[REQUESTS];

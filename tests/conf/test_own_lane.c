@@ -218,9 +218,9 @@ static void works_while_device_lane_is_full(void **state)
 	penstock_close(st);
 }
 
-/* The owner of an inline lane calls penstock_wait repeatedly, but no call sleeps: either the
- * minimum number of completions or the timeout is 0. The owner must get its completions, although
- * the lane works only during these short calls. */
+/* The owner of an inline lane (a worker without a thread) calls penstock_wait repeatedly, but no
+ * call sleeps: either the minimum number of completions or the timeout is 0. The owner must get its
+ * completions, although the lane works only during these short calls. */
 static void polling_without_sleeping(void **state)
 {
 	struct penstock_storage *st;
@@ -258,8 +258,8 @@ static void turn_without_requests_does_not_hang(void **state)
 		pst_inline_lane_turn(q->inline_lane, -1);
 }
 
-/* If the process has no descriptor left for io_uring, an inline lane still opens. It uses engine
- * "threads", and the report says why. */
+/* If the process has no descriptor left for io_uring, a queue with an inline lane (a worker
+ * without a thread) still opens. This lane uses engine "threads", and the report has the reason. */
 static void falls_back_to_engine_threads(void **state)
 {
 	struct rlimit were, limit;
@@ -273,8 +273,8 @@ static void falls_back_to_engine_threads(void **state)
 	assert_int_equal(penstock_open(file, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	for (unsigned i = 0; i < COUNT(fds); i++)
-		/* Finds the limit of open files that leaves descriptors for the queue and the
-		 * lane, but none for io_uring. */
+		/* Finds the limit of open files that leaves descriptors for the queue and its
+		 * inline lane, but none for io_uring. */
 		fds[i] = dup(0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
 	limit = (struct rlimit){(rlim_t)fds[2], were.rlim_max};

@@ -43,8 +43,8 @@ static void second_device_does_not_wait_for_owner(void **state)
 	penstock_close(st);
 }
 
-/* The thread that closes a storage also owns the inline lane that carries the storage's
- * requests. penstock_close must drive these requests until they complete. */
+/* The thread that closes a storage also owns the inline lane (a worker without a thread) that
+ * carries the storage's requests. penstock_close must drive these requests until they complete. */
 static void storage_close_drives_own_requests(void **state)
 {
 	struct penstock_storage *st;
@@ -79,9 +79,9 @@ static void *close_kept_storage(void *arg)
 	return arg;
 }
 
-/* The queue's owner sleeps while it waits for a read of one storage. The inline lane has kept a
- * mapping of a second storage. Another thread closes the second storage, and must not wait for the
- * read of the first one. */
+/* The queue's owner sleeps while it waits for a read of one storage. The queue's inline lane (a
+ * worker without a thread) has kept a mapping of a second storage. Another thread closes the second
+ * storage, and must not wait for the read of the first one. */
 static void storage_close_while_owner_sleeps(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

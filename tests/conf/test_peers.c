@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests copies between two GPUs, both contiguous and pitched. The CUDA driver must copy from GPU
- * to GPU, not through host memory. Copies between devices of different kinds use host memory.
- * One case reads into segments on many GPUs. All bytes are compared, and the stand-in driver
- * counts the calls.
+ * to GPU, not through host memory. Copies between devices of different kinds use host memory. One
+ * case reads into segments on many GPUs. All bytes are compared, and the simulated driver (the
+ * stand-in) counts the calls.
  */
 #include "test.h"
 
@@ -53,7 +53,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Copies between two devices. `peers` is the number of GPU-to-GPU copies that the stand-in driver
+/* Copies between two devices. `peers` is the number of GPU-to-GPU copies that the simulated driver
  * must have counted. */
 static void copy_and_count(unsigned to, unsigned from, uint64_t row, uint64_t rows,
 			   unsigned long peers)

@@ -347,8 +347,8 @@ static void deadlines_of_three_kinds(void **state)
 		assert_int_equal(fired[i], 1);
 }
 
-/* A deadline passes while the request waits for a busy lane. The request must complete with -ETIME,
- * and none of its bytes may be read. */
+/* A deadline passes while the request waits for a busy worker thread. The request must complete
+ * with -ETIME, and none of its bytes may be read. */
 static void deadline_passes_before_start(void **state)
 {
 	struct async_counts counts;

@@ -69,7 +69,8 @@ static void lanes_await_sleep(unsigned turns[LANES])
 	for (unsigned i = 0; i < LANES; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
 
-		/* A lane whose inbox is not empty has been woken, but may not run yet. */
+		/* A worker thread (lane) whose inbox is not empty has been woken, but may not run
+		 * yet. */
 		while (atomic_load(&lane->inbox) || !atomic_load(&lane->asleep) ||
 		       !atomic_load(&lane->turns))
 			sched_yield();

@@ -31,7 +31,7 @@ static struct penstock_storage *first, *second, *third;
 static unsigned char *bytes, *back;
 static void *mem;
 static char name[256];
-/* Number of registrations that are not windows: those of the lanes' rings (pinned memory). */
+/* Number of driver registrations that are not windows: those of the threads' staging memory. */
 static unsigned long registered_otherwise;
 
 static int setup(void **state)
@@ -115,7 +115,8 @@ static struct penstock_storage *open_file(unsigned flags)
 	return st;
 }
 
-/* Registers windows of one page each, until the library refuses one. Returns their number. */
+/* Registers windows (mapped file ranges) of one page each, until the library refuses one. Returns
+ * their number. */
 static unsigned long use_up_windows(struct penstock_storage *st)
 {
 	static struct penstock_seg segs[PIECES];
@@ -125,7 +126,8 @@ static unsigned long use_up_windows(struct penstock_storage *st)
 
 	req.path = "mapped";
 	for (unsigned round = 0; round <= WINDOWS_MAX / PIECES; round++) {
-		/* The second round begins at other pages, so that it finds no kept window. */
+		/* The second round begins at other pages, so that no window kept from the first
+		 * round covers them. */
 		for (unsigned i = 0; i < PIECES; i++)
 			segs[i] = (struct penstock_seg){.buf = (char *)mem + i * PIECE,
 							.dev = gpu,
@@ -141,9 +143,9 @@ static unsigned long use_up_windows(struct penstock_storage *st)
 	return 0;
 }
 
-/* Reads the file and compares the bytes. `path` names the path, or is NULL for any path. Fails if a
- * chunk failed on a path. Returns the number of windows that the library registered for the
- * read. */
+/* Reads the file and compares the bytes. `path` names the path, or is NULL for any path. Fails if
+ * a chunk failed on a path. Returns the number of windows (mapped ranges) that the library
+ * registered for the read. */
 static unsigned long read_by(struct penstock_storage *st, const char *path)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -182,7 +184,8 @@ static void no_chunk_fails_when_windows_are_used_up(void **state)
 	assert_int_equal(read_by(first, "bounce"), 0);
 	second = open_file(0);
 	assert_int_equal(read_by(second, "bounce"), 0);
-	/* The windows of a closed storage are free again. */
+	/* When a storage closes, its windows (registered ranges) become available to other
+	 * storages. */
 	penstock_close(first);
 	first = NULL;
 	await_unregistered();

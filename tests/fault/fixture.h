@@ -32,8 +32,8 @@ void fixture_overwrite(const char *name, const void *bytes, uint64_t len);
  * cache. */
 void fixture_set_cached(const char *name, bool warm);
 
-/* Makes the library load the stand-in CUDA driver. Only programs in this folder may use this
- * function; those in the parent folder use test_use_standin. */
+/* Makes the library load the simulated CUDA driver (the stand-in). Only programs in this folder
+ * may use this function; those in the parent folder use test_use_standin. */
 void fixture_use_standin(void);
 /* Open a device with little pinned memory. A slot, which is a piece of this memory, has `slot`
  * bytes, or 1 MiB if `slot` is 0. The device has two lanes (worker threads), or `lanes` lanes. */

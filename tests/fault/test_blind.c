@@ -16,7 +16,7 @@
 #include "storage/file_state.h"
 
 #define LEN (16u << 20)
-/* maximum length of a chunk: one slot, the unit of the library's pinned memory */
+/* maximum length of a chunk in bytes: a slot, which is a piece of the pinned memory */
 #define CHUNK_MAX (1u << 20)
 #define MAPPED_MIN (8u << 20) /* minimum length of a request that path mapped carries by itself */
 
@@ -122,9 +122,9 @@ static void slow_probe_for_gpu_memory(void **state)
 	slow_probe("cuda:0");
 }
 
-/* If residency probes (timed reads through the page cache) are quick, the library takes the file as
- * cached, and all chunks come through the page cache. On a busy machine no chunk may be quick
- * enough. */
+/* If residency probes (timed reads through the page cache) are quick, the library assumes that the
+ * file is cached, and all chunks come through the page cache. On a busy machine it is possible that
+ * no chunk is quick enough. */
 static void quick_probe_reads_through_cache(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -143,7 +143,8 @@ static void quick_probe_reads_through_cache(void **state)
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
 }
 
-/* A file that was taken as cached becomes slow: its remaining chunks come from the drive. */
+/* The library has assumed that the file is cached. If reads then become slow, the remaining chunks
+ * must come from the drive. */
 static void cached_reads_end_at_a_slow_chunk(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -170,8 +171,8 @@ static void failed_probe_finds_nothing(void **state)
 	open_blind_file("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&st->residency_probe,
-			     /* the library takes the file as cached, so it tries the page cache
-			      * first */
+			     /* the library assumes that the file is cached, so it tries the page
+			      * cache first */
 			     PST_PROBE_WARM);
 		calls_arm(CALLS_FILL, 1, EIO);
 		read_all_and_count_cached(&report);

@@ -15,7 +15,7 @@
 #include "memory.h"
 
 #define LEN (1u << 20)
-#define CANARY_LEN (64u << 10) /* length of one canary read in bytes: 8192 words */
+#define CANARY_LEN (64u << 10) /* length in bytes of one canary (test read): 8192 words */
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
@@ -169,8 +169,8 @@ static void no_byte_arrives(void **state)
 		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		/* The second read is the canary read. The first is the reference read, which goes
-		 * through host memory. */
+		/* The library makes two reads. The first is the reference read, which goes through
+		 * host memory. The second is the canary (a test read on the direct path). */
 		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
@@ -191,7 +191,8 @@ static void last_word_does_not_arrive(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* If the reference read (through host memory) delivers nothing, the canary's comparison fails, too.
+/* If the reference read (through host memory) delivers nothing, the comparison with the canary
+ * (the test read) fails, too.
  */
 static void reference_read_lies(void **state)
 {
@@ -204,7 +205,7 @@ static void reference_read_lies(void **state)
 }
 
 /* One drive of a stripe does not deliver its bytes, as if its PCIe bridge blocked them. So the
- * canary must test each drive. */
+ * canary (a test read) must test each drive. */
 static void each_drive_is_tested(void **state)
 {
 	enum { DRIVES = 3 };
@@ -226,8 +227,8 @@ static void each_drive_is_tested(void **state)
 	expect_refused(PENSTOCK_WHY_UNPROVEN, "16 of 17 drives");
 }
 
-/* The kernel returns zeros for holes and reserved blocks without asking the drive, so reads of them
- * prove nothing. */
+/* The kernel returns zeros for holes and reserved blocks without a read from the drive, so reads
+ * of them prove nothing about the path. */
 static void only_written_extents_prove(void **state)
 {
 	const char *kinds[] = {"a hole", "reserved", "too short", "empty"};
@@ -267,8 +268,8 @@ static void only_written_extents_prove(void **state)
 	expect_usable();
 }
 
-/* The storage is created empty, and its bytes are written later. The canary must use these bytes to
- * prove the direct path. */
+/* The storage is created empty, and its bytes are written later. The canary (a test read) must use
+ * these bytes to prove the direct path. */
 static void file_written_after_open(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -370,7 +371,7 @@ static void later_canary_read_lies(void **state)
 	assert_true(bytes_right());
 }
 
-/* The canary read is not repeated while the file stays unchanged. */
+/* The library does not repeat the canary (a test read) while the file stays unchanged. */
 static void unchanged_file_is_not_tried_again(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -444,8 +445,8 @@ static void no_canary_while_a_stream_waits(void **state)
 	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), CANARY_LEN);
 }
 
-/* Opens the file for writing, as if it were on this many drives, with stripe units of the length of
- * one canary read. */
+/* Opens the file for writing, as if it were on this many drives, with stripe units of the length
+ * CANARY_LEN. */
 static void open_for_writing(unsigned drives)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -461,9 +462,9 @@ static void open_for_writing(unsigned drives)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
 }
 
-/* Writes `count` pieces of the length of a canary read through the direct path, starting with the
- * piece with index `from`. Sets *reads to the number of reads by which the library read the pieces
- * back. If `lie` is true, the first of these reads delivers nothing. */
+/* Writes `count` pieces of CANARY_LEN bytes through the direct path, starting with the piece with
+ * index `from`. Sets *reads to the number of reads by which the library read the pieces back. If
+ * `lie` is true, the first of these reads delivers nothing. */
 static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host};
@@ -495,8 +496,8 @@ static void first_write_is_read_back(void **state)
 	}
 }
 
-/* Each drive of a stripe needs its own proof. So the library reads the first write on each drive
- * back. */
+/* Each drive of a stripe may fail on its own. So the library reads back the first write on each
+ * drive. */
 static void first_write_on_each_drive_is_read_back(void **state)
 {
 	unsigned reads;

@@ -68,7 +68,7 @@ static unsigned long standin_calls(const char *symbol)
 	return count ? count(symbol) : 0;
 }
 
-/* Compares device memory with the expected bytes. Reads it with a function of the stand-in driver
+/* Compares device memory with the expected bytes. Reads it with a function of the simulated driver
  * in which no failure is injected. */
 static void compare_device_bytes(const void *mem, uint64_t len)
 {
@@ -422,8 +422,8 @@ static void failed_stream_store_completes_request(void **state)
 	unsetenv("PENSTOCK_STANDIN_DELAY_US");
 }
 
-/* If the mapping of a file cannot be registered with the driver, the file is read through the ring
- * (a lane's pinned memory) instead, and the report says so. */
+/* If the mapping of a file cannot be registered with the driver, the library reads the file
+ * through a thread's pinned memory (its ring) instead. The report names the reason. */
 static void failed_registration_uses_the_ring(void **state)
 {
 	(void)state;

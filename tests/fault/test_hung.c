@@ -20,7 +20,7 @@
 
 #define LEN (4u << 20)
 #define PIECE (64u << 10)
-#define HUNG_NS 30000000u     /* time in ns after which the library considers a lane as hanging */
+#define HUNG_NS 30000000u     /* time in ns after which the library considers a thread as hanging */
 #define WAIT_NS 20000000000LL /* timeout in ns; only a hang lasts that long */
 #define SOON_NS 20000000u     /* time in ns until a deadline in the near future */
 #define CALLS_ALL UINT32_MAX  /* argument of calls_release that releases every call */
@@ -117,8 +117,8 @@ static void await_completion(unsigned i)
 		fail_msg("request %u has ended %u times", i, completions[i]);
 }
 
-/* Makes request `i`, a read through the page cache. The lane's own thread makes the system call
- * for it. */
+/* Makes request `i`, a read through the page cache. The device's worker thread (lane) makes the
+ * system call for it. */
 static struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t len)
 {
 	struct penstock_req req;
@@ -180,8 +180,8 @@ static void release_lane_and_check(int64_t result, unsigned count)
 	calls_release(CALLS_ALL);
 	assert_completion(1, result, PENSTOCK_WHY_NONE);
 	submit(q, REQUESTS - 1, PIECE,
-	       /* waits until this last request has completed; by then the lane has handled all
-		* requests on its lists */
+	       /* waits until this last request has completed; by then the worker thread has
+	        * handled all requests on its lists */
 	       0);
 	assert_completion(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
 	assert_int_equal(penstock_wait(q, NULL, 1, 0, WAIT_NS), 0);
@@ -192,8 +192,8 @@ static void release_lane_and_check(int64_t result, unsigned count)
 			fail_msg("byte %u came after the end", i);
 }
 
-/* Cancelling a request that the lane has started does not complete it. Cancelling the requests
- * after it completes them. */
+/* Cancelling a request that the worker thread (lane) has started does not complete it. Cancelling
+ * a request that has not started completes it. */
 static void cancel_while_lane_hangs(void **state)
 {
 	uint64_t ids[6];
@@ -234,7 +234,7 @@ static void deadline_while_lane_hangs(void **state)
 	submit(q, 6, PIECE, test_now_ns() + SOON_NS);
 	pthread_join(thread, NULL);
 	assert_int_equal(completions[6], 1);
-	/* The lane that hangs has not even taken this request from its inbox. */
+	/* The hanging worker thread has not even taken this request from its inbox. */
 	submit(q, 5, PIECE, test_now_ns() + SOON_NS);
 	until = test_now_ns() + WAIT_NS;
 	while (!penstock_poll(q, NULL, 0) && test_now_ns() < until)
@@ -265,7 +265,7 @@ static void one_call_while_lane_hangs(void **state)
 }
 
 /* None of the queue's requests has started. It must be possible to close the queue while the
- * hanging lane still has these requests on a list. */
+ * hanging worker thread still has these requests on a list. */
 static void queue_closes_while_lane_hangs(void **state)
 {
 	struct penstock_queue *more;
@@ -300,7 +300,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* The library may have given this request to the hanging lane, so the test cancels it. */
+	/* The library may have given this request to the hanging thread, so the test cancels it. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;
@@ -309,8 +309,8 @@ static struct pst_lane *hang_one_of_two(void)
 	return lane;
 }
 
-/* Waits until a lane is idle. On a busy machine the library might otherwise prefer the hanging
- * lane to this one. */
+/* Waits until a worker thread (lane) is idle. On a busy machine the library might otherwise give
+ * requests to the hanging thread instead. */
 static void await_idle(const struct pst_lane *lane)
 {
 	uint64_t until = test_now_ns() + WAIT_NS;
@@ -351,11 +351,13 @@ static void requests_avoid_the_hanging_lane(void **state)
 		req = &q->requests[(uint32_t)submit(q, 0, PIECE, 0)];
 		await_completion(0);
 	} while (req->home_lane->index && test_now_ns() < until);
-	/* A slow machine may need several requests until one goes to this lane. */
+	/* A slow machine may need several requests until the library gives one to this worker
+	 * thread. */
 	assert_int_equal(req->home_lane->index, 0);
 }
 
-/* If the device has no other lane, a request waits for the hanging lane and can be cancelled. */
+/* If the device has no other worker thread (lane), a request waits for the hanging one and can be
+ * cancelled. */
 static void request_waits_for_the_only_lane(void **state)
 {
 	uint64_t id;
@@ -369,8 +371,8 @@ static void request_waits_for_the_only_lane(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* Two lanes carry parts of a request. The first lane hangs after the second lane has moved all
- * remaining bytes. A cancel that comes later must not change the request's result. */
+/* Two lanes (worker threads) carry parts of a request. The first lane hangs after the second lane
+ * has moved all remaining bytes. A cancel that comes later must not change the request's result. */
 static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;
@@ -451,8 +453,8 @@ static void entries_return_with_the_lane(void **state)
 static _Atomic bool stop;
 
 /* Releases blocked calls at random times. Up to three of the latest calls stay blocked until a
- * later release, so that the test also cancels requests of a hanging lane. When `stop` is set,
- * releases all calls and ends. */
+ * later release, so that the test also cancels requests of a hanging worker thread. When `stop` is
+ * set, releases all calls and ends. */
 static void *release_at_random(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
@@ -483,7 +485,7 @@ static void check_request(unsigned i, uint64_t len, const unsigned char *bytes)
 }
 
 /* Runs one round of random requests, cancels and deadlines. Returns how many requests completed
- * while the lane still hung. */
+ * while the worker thread still hung. */
 static unsigned random_round(uint64_t *seed, bool closes, const unsigned char *bytes)
 {
 	uint64_t lens[ROUND_REQUESTS], ids[ROUND_REQUESTS];

@@ -128,8 +128,8 @@ static void failing_enter_falls_back_to_plain_calls(void **state)
 	}
 }
 
-/* Reads through a ring that the library registers with io_uring. If the registration is refused,
- * the report must say why. */
+/* Reads through a ring (staging memory) that the library registers with io_uring. If the
+ * registration is refused, the report must say why. */
 static void read_through_registered_ring(int refusal)
 {
 	struct scene s = {.len = LEN};

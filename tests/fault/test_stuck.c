@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A request in stream order cannot start: its stream waits for an event, the stream's context is
- * broken, or the lane that watches the stream hangs. Such a request can be cancelled, reach its
- * deadline, or complete when the queue closes. The stream continues once it is released. No test
- * waits for such a request without a limit.
+ * broken, or the library's thread (lane) that watches the stream hangs. Such a request can be
+ * cancelled, reach its deadline, or complete when the queue closes. The stream continues once it is
+ * released. No test waits for such a request without a limit.
  */
 #include "fixture.h"
 #include "request.h"
@@ -136,9 +136,9 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane that carries stream-ordered requests hangs in one of them. A second request waits for
- * its stream, and a third request is still in the inbox of the lane. It must be possible to cancel
- * the second and the third request, and the stream must then continue. */
+/* The lane (worker thread) that carries stream-ordered requests hangs in one of them. A second
+ * request waits for its stream, and a third request is still in the inbox of the lane. It must be
+ * possible to cancel the second and the third request, and the stream must then continue. */
 static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_cu_stream *other;
@@ -204,8 +204,8 @@ static void await_unregistered(unsigned long before)
 			usleep(1000);
 }
 
-/* A lane hangs in a call for one storage and keeps a mapping of that storage. Meanwhile another
- * storage can close, and so can a device to which the lane has never copied. */
+/* A lane (worker thread) hangs in a call for one storage and keeps a mapping of that storage.
+ * Meanwhile another storage can close, and so can a device to which the lane has never copied. */
 static void others_close_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];

@@ -2,9 +2,9 @@
 /*
  * Fuzzes the parsers of the gateway. The first byte of the input selects a parser: for the target
  * and the headers of a request, for the XML of a request, for a key, or for a name of a file.
- * libFuzzer runs this target, or replay.c does with its corpus. A failure is a path that leads out
+ * libFuzzer runs this target, or replay.c does with its corpus. Failures are: a path that leads out
  * of its bucket, a path that is parsed to another key than its own, a request with a key that is
- * too long, or an XML path that begins and does not end.
+ * too long, and an XML path that begins and does not end.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -30,8 +30,8 @@ static void check_token(const char *text, size_t len)
 		abort();
 }
 
-/* Splits lines into headers, in place, and judges a response with these headers for each
- * operation. */
+/* Splits lines into headers, in place, and checks the verdict about a response with these headers,
+ * for each operation. */
 static void check_headers(char *text)
 {
 	struct penstock_object_header headers[LINES_MAX];

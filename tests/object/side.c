@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One side of S3 over RDMA as a process of its own, for tests/object/matrix. It reads commands
- * from stdin, one a line, and prints one line for each. There is no HTTP, but for the command
- * "start": the test passes the tokens.
+ * A client or a server of S3 over RDMA, as a separate process for tests/object/matrix. It reads
+ * commands from stdin, one per line, and prints one line for each. Only the command "start" makes
+ * an HTTP request. For all others, the test passes the tokens from the client to the server.
  *
  *	side client TRANSPORT DEVICE MIB FENCE_MS [ADDRESS]
- *		TRANSPORT plane:SOCKET stands for a plane.
+ *		TRANSPORT plane:SOCKET selects the plane (`penstock plane`) at SOCKET.
  *		ADDRESS: where servers reach the client; without it 127.0.0.1
  *		fill SEED	fills the buffer; prints "filled"
  *		sum OFF LEN	prints the CRC-32C of a range of the buffer
@@ -18,7 +18,7 @@
  *		info		prints the counters
  *	side server DEVICE USER [PEER [SOCKET]]
  *		USER: the user to become; -1: none. PEER: address of the client; without it, or
- *		with "-", only addresses of the loopback are served. SOCKET: that of a plane
+ *		with "-", only addresses of the loopback are served. SOCKET: socket of a plane
  *		get|put|fget|fput TOKEN OFF LEN SEED
  *			moves LEN bytes at OFF of the window; prints "begun", and when it has
  *			ended the result, and the CRC-32C of the server's memory or a message.

@@ -276,7 +276,7 @@ static void open_memory_storage(void)
 			 env.len);
 }
 
-/* Finds out whether the block stack (file system and drives) is on the allow-list, so that the
+/* Determines whether the file system and its drives are on the library's allow-list, so that the
  * library counts no CPU copies for O_DIRECT there. */
 static void find_out_listed(void)
 {
@@ -353,7 +353,7 @@ static void check_storage(uint64_t off, uint64_t end)
 
 /* ---- all of it ---- */
 
-/* Makes each operation of the stand-in driver take a random time, so that operations complete out
+/* Makes each operation of the simulated driver take a random time, so that operations complete out
  * of order. */
 static void delay_gpu_operations(unsigned max_us)
 {

@@ -401,8 +401,8 @@ static void more_copies_than_lanes(void **state)
 	assert_memory_equal(back, bytes, 40u << 19);
 }
 
-/* With a write-only descriptor, the library cannot read direct writes back. It must find this
- * out only once. It must not make each later write twice. */
+/* With a write-only descriptor, the library cannot read direct writes back. It must detect this
+ * only once, and not make each later write twice. */
 static void write_only_descriptor(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8u << 20};

@@ -429,9 +429,9 @@ static void simulator_agrees(void **state)
 	}
 }
 
-/* In the simulator, the slowest stream must not get more with one more stream, and not less with
- * more bandwidth of a link, by more than 1 %. All streams have the same weight: a stream with a
- * larger weight may take what another stream had. */
+/* In the simulator, the slowest stream must not get more bandwidth when a stream is added. It must
+ * not get less when a link gets more bandwidth. The tolerance is 1 %. All streams have the same
+ * weight: a stream with a larger weight may take what another stream had. */
 static void simulator_is_monotone(void **state)
 {
 	const struct pst_model *m = pst_model_find("contention");

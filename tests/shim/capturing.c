@@ -10,7 +10,8 @@
 
 #define CAPTURING_API __attribute__((visibility("default")))
 
-/* This reference keeps the linker from removing the dependency on the stand-in driver. */
+/* This reference keeps the linker from removing the dependency on the simulated driver (the
+ * stand-in). */
 extern enum pst_cu_result cuInit(unsigned flags);
 CAPTURING_API extern enum pst_cu_result (*const capturing_cu_init)(unsigned);
 enum pst_cu_result (*const capturing_cu_init)(unsigned) = cuInit;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixtures of the tests of the drop-in (Penstock's libcufile): the CUDA driver, files of known
- * bytes, device memory, streams, batches, child processes and a gate. The gate is a semaphore that
- * blocks streams until the test opens it. The CUDA driver is a simulated one (the stand-in), or the
- * machine's driver if PENSTOCK_STANDIN is 0. Tests call the drop-in only through the functions that
- * it exports.
+ * bytes, device memory, streams, batches, child processes and a gate. The gate is a word in memory
+ * that blocks streams until the test opens it. The CUDA driver is a simulated one (the stand-in),
+ * or the machine's driver if PENSTOCK_STANDIN is 0. Tests call the drop-in only through the
+ * functions that it exports.
  */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H
@@ -58,8 +58,8 @@ ST_UNUSED static bool cu_load(void)
 	       cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK;
 }
 
-/* Looks up a function that only the stand-in driver has, and stores it in *fn. Returns false if
- * the tests run with a real driver. */
+/* Looks up a function that only the simulated driver (the stand-in) has, and stores it in *fn.
+ * Returns false if the tests run with a real driver. */
 ST_UNUSED static bool cu_standin(const char *name, void *fn)
 {
 	void *lib = getenv("PENSTOCK_LIBCUDA")
@@ -123,7 +123,8 @@ ST_UNUSED static void st_gate_open(void)
 	__atomic_store_n(st_gate, 1, __ATOMIC_RELEASE);
 }
 
-/* Makes the stream wait for the gate. Work that is queued later runs only when the gate is open. */
+/* Makes the stream wait for the gate, a word in memory that st_gate_open sets. Work that is queued
+ * later runs only when the gate is open. */
 ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
 {
 	assert_cu(cu.cuStreamWaitValue64(stream, st_gate_dev, 1, PST_CU_WAIT_GEQ));

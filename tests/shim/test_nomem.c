@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests failed allocations. Each allocation of the drop-in fails once. The call must return an
- * error code or work without the memory, and must leak nothing. The same call must succeed
- * afterwards. This program replaces malloc. It is not built with a sanitizer, which replaces malloc
- * too.
+ * Tests failed allocations. Each allocation of the drop-in (Penstock's libcufile) fails once. The
+ * call must return an error code or work without the memory, and must leak nothing. The same call
+ * must succeed afterwards. This program replaces malloc. It is not built with a sanitizer, which
+ * replaces malloc too.
  */
 #include "shim_test.h"
 

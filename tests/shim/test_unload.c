@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a program that loads the drop-in with dlopen(3) and unloads it with dlclose(3), several
- * times, with all files closed or still open. dlclose must not unload the code, because the
- * library's threads and callbacks of the CUDA driver run it. This program is linked neither with
- * the drop-in nor with libpenstock; PENSTOCK_SHIM is the path of the drop-in.
+ * Tests a program that loads the drop-in (Penstock's libcufile) with dlopen(3) and unloads it with
+ * dlclose(3), several times, with all files closed or still open. dlclose must not unload the code,
+ * because the library's threads and callbacks of the CUDA driver run it. This program is linked
+ * neither with the drop-in nor with libpenstock; PENSTOCK_SHIM is the path of the drop-in.
  */
 #include "shim_test.h"
 
