@@ -78,8 +78,8 @@ def located(env=None):
 
 
 def start(audit=False, env=None):
-    """Starts this script again in a process with the drop-in preloaded. Returns only in
-    that process. The first process exits with the exit status of that process."""
+    """Starts this script again in a process with the drop-in (Penstock's libcufile) preloaded.
+    Returns only in that process. The first process exits with the exit status of that process."""
     if os.environ.get("PENSTOCK_CLIENT"):
         return
     if not os.access(PENSTOCK, os.X_OK):
@@ -114,10 +114,10 @@ class DlInfo(ctypes.Structure):
 
 
 def which_library():
-    """Returns the path of the library whose cuFileRead this process calls, and checks
-    that it is the drop-in. Also names other libcufiles that are loaded. PyTorch loads
-    NVIDIA's libcufile by its absolute path but does not use it; only --audit can
-    replace it by the drop-in."""
+    """Returns the path of the library whose cuFileRead this process calls, and checks that it is
+    the drop-in (Penstock's libcufile). Also names other libcufiles that are loaded. PyTorch loads
+    NVIDIA's libcufile by its absolute path but does not use it; only --audit can replace it by the
+    drop-in."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         names = {line.split(None, 5)[5].strip() for line in maps if "libcufile.so" in line}
     found, itself = DlInfo(), ctypes.CDLL(None)

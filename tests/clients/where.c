@@ -44,8 +44,7 @@ __attribute__((constructor)) static void signals_watch(void)
 	struct sigaction was;
 	void *frame;
 
-	/* makes glibc load libgcc before a signal arrives, because a signal handler must not load
-	 * it */
+	/* This first call makes glibc load libgcc, because a signal handler must not load it. */
 	backtrace(&frame, 1);
 	/* Sets a separate stack for signal handlers on the first thread, which also runs the exit
 	 * handlers. */

@@ -241,7 +241,7 @@ static void inline_lane_submits_and_waits(void **state)
 	mem_check(host, mem);
 }
 
-/* Reads that are submitted together reach the kernel in groups of four. */
+/* If many reads are submitted together, the library passes them to the kernel in groups of four. */
 static void inline_lane_submits_together(void **state)
 {
 	struct penstock_queue *q;

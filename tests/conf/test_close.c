@@ -55,7 +55,7 @@ static void close_while_held(void (*what)(void))
 	close_function = what;
 	atomic_store(&closed, false);
 	thread_start(&thread, close_thread, NULL);
-	usleep(30000); /* gives a close that wrongly does not wait enough time to return */
+	usleep(30000); /* a close that wrongly does not wait returns within this pause */
 	assert_false(atomic_load(&closed));
 	async_release(remote);
 	pthread_join(thread, NULL);

@@ -175,7 +175,7 @@ static const struct pst_storage_ops far_ops = {.name = "far",
 
 /* ---- reads ---- */
 
-/* The outcome of a read: the report, and its row of path rdma. */
+/* The outcome of a read: the report, and the report's row for path rdma. */
 struct result {
 	struct penstock_report report;
 	const struct penstock_report_path *row;

@@ -24,7 +24,7 @@ static _Atomic bool stop;
 
 /* ---- words stored by the test ---- */
 
-/* Stores what the device stores when a replay begins. */
+/* Stores the words that the GPU stores when a replay of the graph begins. */
 static void replay_arrive(struct pst_stage_words *words)
 {
 	__atomic_store_n(&words->released, 0, __ATOMIC_RELEASE);

@@ -28,7 +28,8 @@ static uint64_t seed = 11;
 static void *mem;
 static char name[256];
 
-/* Overwrites the file with other bytes, and repeats this until the file's change time differs. */
+/* Overwrites the file with other bytes, and repeats this until the file's change time differs from
+ * the one before. */
 static void overwrite_file(void)
 {
 	struct stat was, now;

@@ -61,7 +61,8 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 {
 	uint64_t give_up = test_now_ns() + 20000000000u;
 
-	/* Without io_uring, reads from the drive are pread calls, too. They use O_DIRECT. */
+	/* Without io_uring, reads from the drive are pread calls, too. They use O_DIRECT, and the
+	 * wrapper passes them to the kernel. */
 	if (!atomic_load(&observed) || fcntl(fd, F_GETFL) & O_DIRECT)
 		return __real_pread64(fd, buf, len, off);
 	while (atomic_load(&windows) < atomic_load(&windows_min) && test_now_ns() < give_up)
@@ -189,7 +190,7 @@ static void fill_guards(void)
 	test_copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
 }
 
-/* Compares the memory with the range of the file, and the bytes around it with the guards. */
+/* Compares the memory with the range of the file, and the bytes around it with the guard bytes. */
 static void compare(uint64_t off, uint64_t len)
 {
 	test_copy(host, back, gpu, mem, FILE_LEN + 2 * GUARD);

@@ -252,8 +252,8 @@ static void turn_without_requests_does_not_hang(void **state)
 {
 	(void)state;
 	open_queue(host);
-	/* Each call polls for a moment and must not sleep afterwards, because nothing would wake
-	 * it. */
+	/* Each call polls briefly. It must not sleep afterwards, because nothing would wake the
+	 * thread. */
 	for (unsigned i = 0; i < 100000; i++)
 		pst_inline_lane_turn(q->inline_lane, -1);
 }

@@ -526,7 +526,8 @@ static void event_descriptor_is_readable_until_harvested(void **state)
 	submit_read(0, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
-	/* opens the eventfd only after the request has completed; it must still be readable */
+	/* opens the eventfd after the request has completed; the eventfd must be readable even
+	 * so */
 	fd = penstock_queue_fd(q);
 	assert_int_equal(penstock_queue_fd(q), fd);
 	assert_true(fd_readable(fd, 60000));

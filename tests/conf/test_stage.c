@@ -89,8 +89,8 @@ static int stage_teardown(void **state)
 	return teardown(state);
 }
 
-/* Submits a request and returns its result. `way` is one of the ways that the comment at the top
- * describes. */
+/* Submits a request and returns its result. `way` selects how the bytes are copied. The comment at
+ * the top of the file lists the ways. */
 static int64_t run(struct penstock_req *req, enum way way)
 {
 	uint64_t row_len = req->segs[0].row_len, off = req->segs[0].off,
@@ -232,7 +232,7 @@ static void scattered_and_pitched_reads(void **state)
 	}
 }
 
-/* Bytes that the file does not have must stay as they are in the buffer. */
+/* If a read goes past the end of the file, the rest of the buffer must stay unchanged. */
 static void reads_beyond_the_end(void **state)
 {
 	(void)state;
@@ -412,8 +412,8 @@ static void early_reads_do_not_wait_for_the_stream(void **state)
 	unlink(name);
 }
 
-/* A cancelled early read completes although its stream does not reach it. Its result is an error,
- * because its bytes are not in the buffer. */
+/* A cancelled early read (flag PENSTOCK_R_EARLY) completes although its stream does not reach it.
+ * Its result is an error, because its bytes are not in the buffer. */
 static void early_reads_can_be_cancelled(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 1u << 20};

@@ -148,8 +148,8 @@ static void make_file(char *name, size_t len)
 	free(bytes);
 }
 
-/* Runs `work` in a child process, and waits until `work` has returned. The child then waits for
- * `go`. */
+/* Runs `work` in a child process, and waits until `work` has returned. The child then waits until
+ * the parent closes or writes its pipe `go`. */
 static struct child child_start(void (*work)(void *arg), void *arg)
 {
 	struct child child;

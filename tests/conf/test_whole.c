@@ -161,7 +161,7 @@ static void stream_release(struct held_stream *h)
 static struct penstock_device *copy_target;
 static _Atomic bool stop;
 
-/* Writes device memory to storage with a one-call function, and then copies device memory to the
+/* Writes device memory to storage with penstock_write, and then copies device memory to the
  * host. */
 static void *write_and_copy_out(void *mem)
 {

@@ -18,7 +18,7 @@
 #define LEN (16u << 20)
 /* maximum length of a chunk in bytes: a slot, which is a piece of the pinned memory */
 #define CHUNK_MAX (1u << 20)
-#define MAPPED_MIN (8u << 20) /* minimum length of a request that path mapped carries by itself */
+#define MAPPED_MIN (8u << 20) /* minimum length of a request for which path mapped is chosen */
 
 static struct penstock_device *dev, *host;
 static struct penstock_storage *st;

@@ -85,7 +85,7 @@ static int64_t transfer(enum penstock_class require, struct penstock_report *rep
 	return penstock_transfer(&req, report);
 }
 
-/* Returns the entry of path odirect, the direct path for host memory. */
+/* Returns penstock_explain's entry for path odirect, the direct path for host memory. */
 static struct penstock_explain_path explain_odirect(void)
 {
 	return test_explain_path(st, host, CANARY_LEN, "odirect");

@@ -231,7 +231,8 @@ static int read_stream(void)
 	return ret;
 }
 
-/* Copies bytes to the device, and compares their checksum there. */
+/* Copies bytes to the device, lets it compute their checksum, and compares this with the right
+ * one. */
 static int sum_device(void)
 {
 	struct penstock_sum_args sum = {.size = sizeof(sum), .len = LEN};
@@ -255,7 +256,8 @@ static int sum_device(void)
 		ret = penstock_sum(&sum, 1);
 	if (!ret && sum.crc32c != pst_crc32c_finish(pst_crc32c_raw(0, bytes, LEN), LEN))
 		scenario_fail("the checksum is %08x", sum.crc32c);
-	/* If the driver refuses to free the memory, it stays allocated. */
+	/* If the driver refuses to free the memory, it stays allocated. Then this frees it
+	 * again. */
 	if (dev && penstock_free(dev, mem))
 		penstock_free(dev, mem);
 	penstock_device_close(dev);

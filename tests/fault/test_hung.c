@@ -243,8 +243,8 @@ static void deadline_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 6);
 }
 
-/* Other users of the storage and the device are not blocked: one-call functions work, and reach
- * their deadline. */
+/* Other users of the storage and the device are not blocked: one-call functions work, and time out
+ * at their deadline. */
 static void one_call_while_lane_hangs(void **state)
 {
 	struct penstock_seg seg;
@@ -436,7 +436,8 @@ static void entries_return_with_the_lane(void **state)
 	(void)state;
 	begin_case(8);
 	hang_lane(1, ids, 0);
-	/* One entry belongs to the hanging request. Another entry was used by request 0. */
+	/* Of the queue's 16 entries, one belongs to the hanging request. Request 0 used another
+	 * one. */
 	for (unsigned i = 2; i <= 15; i++) {
 		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
 		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);

@@ -395,7 +395,7 @@ static struct penstock_storage *open_replacing(uint64_t length, bool named)
 	opts.flags = PENSTOCK_O_REPLACE;
 	opts.length = length;
 	if (named)
-		/* The first call opens the directory. */
+		/* Makes the second open call fail, because the first one opens the directory. */
 		calls_arm(CALLS_OPEN, 2, EOPNOTSUPP);
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	if (named)

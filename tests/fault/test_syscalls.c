@@ -415,8 +415,9 @@ static void requests_with_one_path(void **state)
 	}
 }
 
-/* For a request with a required class, the failed chunk is retried on a path that meets the
- * class. If no such path exists, the request fails and reports the bytes moved. */
+/* For a request that requires a class, such as PENSTOCK_DIRECT, the failed chunk is retried on a
+ * path that meets the class. If no such path exists, the request fails and reports the bytes
+ * moved. */
 static void requests_with_a_class(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};

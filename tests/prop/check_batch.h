@@ -133,7 +133,7 @@ static void check_read(struct gen *gen)
 
 	if (gen->result < 0) {
 		check_error(gen);
-		/* Without a report the request was refused, and nothing moved. */
+		/* If the request has no report, the library refused it and moved nothing. */
 		if (gen->report.size)
 			expect_read(gen, 0);
 		return;

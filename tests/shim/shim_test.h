@@ -34,7 +34,7 @@ static char st_path[PATH_MAX]; /* path of the file that st_make created last */
 
 /* ---- the CUDA driver ---- */
 
-/* Loads the CUDA driver's functions from the same library that the drop-in uses. */
+/* Loads the CUDA driver's functions from the same library that the drop-in libcufile uses. */
 ST_UNUSED static bool cu_load(void)
 {
 	const char *name = getenv("PENSTOCK_LIBCUDA");
@@ -268,7 +268,7 @@ ST_UNUSED static void st_real(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-static uintptr_t st_text_start, st_text_end; /* first and last address of the drop-in's code */
+static uintptr_t st_text_start, st_text_end; /* first and last address of libcufile's code */
 
 static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -284,14 +284,14 @@ static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *ar
 	return 1;
 }
 
-/* Finds the address range of the drop-in's code, which st_in_shim uses. */
+/* Finds the address range of the code of the drop-in libcufile, which st_in_shim uses. */
 ST_UNUSED static bool st_find_text(void)
 {
 	return dl_iterate_phdr(st_text_visit, NULL) == 1;
 }
 
-/* Returns whether a return address belongs to the drop-in, which means that the drop-in made the
- * call. */
+/* Returns whether a return address belongs to the drop-in libcufile, which means that this library
+ * made the call. */
 ST_UNUSED static bool st_in_shim(void *caller)
 {
 	return (uintptr_t)caller - st_text_start < st_text_end - st_text_start;

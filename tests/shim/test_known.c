@@ -85,7 +85,8 @@ static void start_cuda(void)
 	dev = (char *)(uintptr_t)ptr;
 }
 
-/* Opens and registers a file, and reads, writes and reads it again through the drop-in. */
+/* Opens and registers a file, and reads, writes and reads it again through the drop-in
+ * libcufile. */
 static void use_file(const char *name, int flags)
 {
 	int fd = open(name, O_RDWR | flags), code;
@@ -186,7 +187,7 @@ static int register_each_time(void)
 		cuFileHandleDeregister(fh);
 	}
 	/* A registration makes 2 open calls. At most once a second the library also inspects the
-	 * block stack, with about 40 more open calls. */
+	 * layers between file and drives (the block stack), with about 40 more open calls. */
 	WANT(opens - opens_before < 49 * 20);
 	code = dup(fd);
 	/* The first transfer opened a few descriptors; later transfers opened none. */

@@ -19,7 +19,7 @@ static void symbol_find(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-/* Loads the drop-in, reads a file into device memory, and calls dlclose. */
+/* Loads the drop-in libcufile, reads a file into device memory, and calls dlclose. */
 static void load_and_read(int fd, void *dev, bool close_all)
 {
 	struct cuf_error (*file_register)(void **, struct cuf_descr *), (*driver_close)(void);
