@@ -216,7 +216,7 @@ static void one_call_reads_once(void **state)
 	mem_check(host, mem);
 }
 
-/* An inline lane, which works inside the caller's calls on the queue, with one read in flight makes
+/* An inline lane works inside the caller's calls on the queue. With one read in flight, it makes
  * two system calls for each read: one submits it, and one waits for it. The lane does not wake
  * itself when the read completes. */
 static void inline_lane_submits_and_waits(void **state)
@@ -300,8 +300,8 @@ static void thrifty_polls_shortly(void **state)
 	mem = mem_alloc(host);
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
-	/* Each iteration of the library's waiting loop looks twice for completions (a poll). A
-	 * read needs about six polls even if the library does not spin. */
+	/* While it waits, the library checks for completions twice in each iteration (two polls).
+	 * A read needs about six polls even if the library does not spin. */
 	assert_in_range(polls, READS, 10 * READS);
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_FAST);

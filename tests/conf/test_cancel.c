@@ -402,7 +402,7 @@ static uint64_t request_place(unsigned i, uint64_t *len, uint64_t *seed)
 	return (uint64_t)i * (LEN / ROUND_REQUESTS);
 }
 
-/* Returns for how many transfers the library has requested a cancel from the store. */
+/* Returns the number of cancels that the library has requested from the store. */
 static unsigned cancels_seen_by_store(void)
 {
 	struct async_counts counts;

@@ -419,8 +419,8 @@ static void chunks_of_two_devices_use_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* After a lost transfer, a server may still write to the transfer's window, the memory that it was
- * given. So the library closes this window and does not use it again. */
+/* After a lost transfer, a server may still write to the transfer's window, which is memory that
+ * the library gave it. So the library closes this window and does not use it again. */
 static void spoilt_windows_are_closed(void **state)
 {
 	struct penstock_storage *st = open_far();

@@ -612,7 +612,7 @@ static void device_closed(void **state)
 	graph_free(&g);
 	for (count = 1; count; usleep(100))
 		count = (int)atomic_load(&other->graphs);
-	/* Opening a device closes devices that only a graph kept. So cuda:0 gets a new object. */
+	/* Opening host closes devices that only a graph kept open. So cuda:0 gets a new object. */
 	assert_true(penstock_device_open("host", NULL, &other) >= 0);
 	penstock_device_close(other);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);

@@ -340,8 +340,8 @@ static void short_reads_use_one_path(void **state)
 }
 
 /* The storage is opened as immutable, so the library keeps its registrations of file pages. A
- * later read is quickest if path mapped has registered all pages, so it must carry all bytes of the
- * first read. */
+ * later read is quickest if path mapped has registered all pages. So path mapped must carry all
+ * bytes of the first read. */
 static void kept_registrations_are_not_mixed(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

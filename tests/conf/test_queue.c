@@ -371,8 +371,8 @@ static void deadline_passes_before_start(void **state)
 
 /* ---- priorities ---- */
 
-/* Requests that are submitted while the device's only worker thread has its maximum of chunks in
- * flight start in the order of their priority. Requests of the same priority start in the order of
+/* The device's only worker thread has its maximum of chunks in flight. Requests that are submitted
+ * then start in the order of their priority, and requests of the same priority in the order of
  * submission. */
 static void start_order_follows_priority(void **state)
 {

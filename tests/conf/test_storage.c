@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that the core keeps its promises to storages also for a storage that has no descriptor
- * (async_storage.h). This storage completes its transfers on its own threads and not in the order
- * of submission. Every byte must arrive on every path that can carry it, on both devices and in all
- * kinds of segments. This must hold for requests that the caller's thread carries and for requests
- * that a worker thread of the device carries.
+ * Tests the library's core with a storage that has no descriptor (async_storage.h). This storage
+ * completes its transfers on its own threads and not in the order of submission. Every byte must
+ * arrive on every path that can carry it, on both devices and in all kinds of segments. This must
+ * hold for requests that the caller's thread carries and for requests that a worker thread of the
+ * device carries.
  */
 #include "remote_object.h"
 

@@ -256,8 +256,7 @@ static int sum_device(void)
 		ret = penstock_sum(&sum, 1);
 	if (!ret && sum.crc32c != pst_crc32c_finish(pst_crc32c_raw(0, bytes, LEN), LEN))
 		scenario_fail("the checksum is %08x", sum.crc32c);
-	/* If the driver refuses to free the memory, it stays allocated. Then this frees it
-	 * again. */
+	/* If the driver refuses to free the memory, it stays allocated. So the test tries again. */
 	if (dev && penstock_free(dev, mem))
 		penstock_free(dev, mem);
 	penstock_device_close(dev);

@@ -280,7 +280,7 @@ class Tree:
         for path, target in self.links.items():
             whole = os.path.join(folder, path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
-            # A real capture also contains the folders that links point to, so this creates them.
+            # A real capture also contains the folders that links point to, so write() creates them.
             there = os.path.normpath(os.path.join(os.path.dirname(whole), target))
             if not os.path.lexists(there):
                 os.makedirs(there)
