@@ -264,7 +264,7 @@ static void readahead_counts_as_filled(void **state)
 		assert_in_range(bytes_filled(st, steps[i]), least, LONG_LEN);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		penstock_close(st);
-		/* Bytes that were cached before do not count. */
+		/* Bytes that were in the page cache before penstock_open do not count. */
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		drop_from(st, LONG_LEN / 2);

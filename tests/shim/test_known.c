@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests cases that are known to fail with NVIDIA's library, and known habits of its clients: no
- * udev, a broken path to the configuration, limits larger than the machine's. Also a failed open,
- * stream calls without I/O threads, and files on an overlay. Each case runs in a separate process,
- * because parameters must be set before the driver is opened. Other tests of such cases:
- * tests/shim/preload tests which library a program gets, test_stats.c tests the layouts of the
- * statistics, and test_config.c tests the keys of the configuration.
+ * Tests cases that are known to fail with NVIDIA's library, and unusual settings that its users are
+ * known to have: no udev, a broken path to the configuration, limits larger than the machine's.
+ * Also a failed open, stream calls without I/O threads, and files on an overlay. Each case runs in
+ * a separate process, because parameters must be set before the driver is opened. Other tests of
+ * such cases: tests/shim/preload tests which library a program gets, test_stats.c tests the layouts
+ * of the statistics, and test_config.c tests the keys of the configuration.
  */
 #include "shim_test.h"
 
