@@ -77,12 +77,12 @@ extern "C" {
 
 #define PENSTOCK_API __attribute__((visibility("default")))
 
-/* Limits. A function that is given more than one of these fails with -E2BIG or -EINVAL; it never
- * truncates. */
-#define PENSTOCK_PATHS_MAX 16	    /* most rows (paths) of a report */
-#define PENSTOCK_SEGS_MAX 65536	    /* most segments of one request */
-#define PENSTOCK_REQUESTS_MAX 65536 /* most requests of one queue */
-#define PENSTOCK_TEXT_MAX 240	    /* bytes of an error or reason sentence, including its NUL */
+/* Limits. If a value that a program passes exceeds one of these limits, the function fails with
+ * -E2BIG or -EINVAL. It never truncates the value. */
+#define PENSTOCK_PATHS_MAX 16	    /* maximum number of rows (paths) of a report */
+#define PENSTOCK_SEGS_MAX 65536	    /* maximum number of segments of one request */
+#define PENSTOCK_REQUESTS_MAX 65536 /* maximum number of requests of one queue */
+#define PENSTOCK_TEXT_MAX 240	    /* maximum bytes of an error sentence, with its NUL */
 
 /* ---- one-call functions: open, read, write, close ------------------------- */
 
@@ -401,8 +401,10 @@ PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 /* Options of penstock_commit_with and penstock_abort_with. */
 struct penstock_end_opts {
 	size_t size;
-	int durable; /* see penstock_commit; an abort ignores it */
-	/* Time (CLOCK_MONOTONIC) after which the call waits no longer for a server; 0: none. */
+	int durable; /* 1: wait until data and name survive a power cut; an abort ignores this
+		      * member */
+	/* Time in ns of CLOCK_MONOTONIC after which the call waits no longer for a server; 0: there
+	 * is no such time. */
 	uint64_t deadline_ns;
 	/* The call waits no longer for a server when *stop is not 0, which a signal handler or any
 	 * thread may set. NULL: nothing stops the call. */
@@ -422,8 +424,9 @@ struct penstock_end_opts {
  * The commit of an object sends the last bytes, and then waits until the server has put the parts
  * together, which may take minutes. If the deadline passes or *stop is set meanwhile, the function
  * returns within about 0.1 s. The object may then exist or appear later. Another commit continues,
- * and finds out whether the object appeared. Of a file, only the start of the commit depends on the
- * options. The other errors are those of penstock_commit. Any thread.
+ * and finds out whether the object appeared. If the storage is a file, the function checks the
+ * deadline and *stop only before it starts the commit. The other errors are those of
+ * penstock_commit. Any thread.
  *
  * -ETIME	the deadline has passed
  * -ECANCELED	*stop is not 0
@@ -474,7 +477,7 @@ PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
 struct penstock_storage_info {
 	size_t size;
 	uint64_t length;     /* length in bytes when the storage was opened */
-	const char *kind;    /* kind of storage: "file" or "mem" */
+	const char *kind;    /* kind of storage: "file", "object" or "mem" */
 	const char *text;    /* description, such as "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
 	uint32_t off_align;  /* alignment in bytes that direct paths need for offsets and lengths */
 	uint32_t mem_align;  /* alignment in bytes that direct paths need for addresses */
@@ -484,8 +487,8 @@ struct penstock_storage_info {
 	uint64_t version;     /* hash of the ETag that an object had when the storage was opened;
 			       * 0 if there is none. Equal numbers mean equal bytes. */
 	/* After the commit of an object that was written by S3 over RDMA: number of parts that the
-	 * server fetched itself, number of parts that went by HTTP, and why the first of these went
-	 * by HTTP; NULL if none did. */
+	 * server read from this process's memory, and number of parts that this process sent by
+	 * HTTP. parts_why is the reason for the first part sent by HTTP, or NULL. */
 	unsigned parts_rdma, parts_http;
 	const char *parts_why;
 };
@@ -555,11 +558,13 @@ struct penstock_device_opts {
 			    * library chooses from the number of CPUs and the kind of device */
 	size_t ring_bytes; /* pinned staging memory (ring) of all lanes together, in bytes; 0: the
 			    * library chooses */
-	size_t slot_bytes; /* size of one slot of the ring in bytes, a power of two from 64 KiB to 1
-			    * GiB; 0: the library chooses. Each lane gets at least two slots */
+	size_t slot_bytes; /* size in bytes of a slot, which is a piece of the ring; a power of two
+			    * from 64 KiB to 1 GiB; 0: the library chooses. Each lane gets at least
+			    * two slots */
 	const char *engine;   /* engine that makes the system calls: "auto", "uring" or "threads";
 			       * NULL means "auto" */
-	const char *sys_root; /* same meaning as in penstock_storage_opts */
+	const char *sys_root; /* directory with copies of sys and proc of another machine, as in
+			       * penstock_storage_opts; NULL: this machine */
 };
 #define PENSTOCK_DEVICE_OPTS_INIT                                        \
 	{                                                                \
@@ -584,7 +589,8 @@ struct penstock_device_info {
 	int numa;	     /* NUMA node; -1 if unknown */
 	int cpu_addressable; /* 1 if the CPU can access the device's memory by its address,
 			      * otherwise 0 */
-	unsigned lanes;	     /* number of lanes; 0 before the lanes have been started */
+	unsigned lanes;	     /* number of lanes (library threads that move data); 0 before they have
+			      * been started */
 	uint64_t ring_bytes; /* size of the staging memory, which is pinned in parts when it is
 			      * needed; 0 before the lanes have been started */
 };
@@ -603,8 +609,8 @@ PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
 /*
  * Finds the open device that an address belongs to.
  *
- * ptr	Any address. If no other open device knows it, the result is the device "host", provided
- *	that "host" is open.
+ * ptr	Any address. If it belongs to no other open device, the result is the device "host",
+ *	provided that "host" is open.
  * out	Receives the device, without a reference: do not close it.
  *
  * Takes a lock and calls the driver. Any thread.
@@ -644,7 +650,8 @@ PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned
 /* One range of penstock_sum: `len` bytes at `ptr` */
 struct penstock_sum_args {
 	size_t size;
-	struct penstock_device *dev; /* device of the range; NULL finds it from the address */
+	struct penstock_device *dev; /* device that the range belongs to; if NULL, the library finds
+				      * it from the address */
 	const void *ptr;	     /* address of the first byte; may be NULL if `len` is 0 */
 	uint64_t len;		     /* number of bytes; the checksum of 0 bytes is 0 */
 	uint32_t crc32c;	     /* receives the CRC-32C of the bytes */
@@ -662,8 +669,8 @@ struct penstock_sum_args {
  * the ranges must have completed before the call. If a stream of the application waits for an
  * event, the GPU may be unable to begin before this wait ends. So the thread that ends the wait
  * must not be the calling thread, which is blocked. The calling thread computes the checksums of
- * host memory, and first checks that the memory is
- * mapped. If the function fails, it writes no checksum. Any thread. May block.
+ * host memory, and first checks that the memory is mapped. If the function fails, it writes no
+ * checksum. Any thread. May block.
  *
  * -EINVAL	an address is missing, or a range is not memory of its device
  * -EFAULT	host memory is not mapped
@@ -793,7 +800,8 @@ enum penstock_class {
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0,  /* prefers the path with the least CPU time for each byte */
 	PENSTOCK_FAST = 1,     /* prefers the paths with the most bytes a second */
-	PENSTOCK_BALANCED = 2, /* nearly as many bytes a second, by three quarters of the threads */
+	PENSTOCK_BALANCED = 2, /* nearly as many bytes a second as PENSTOCK_FAST, with three
+				* quarters of the library's threads */
 };
 
 /*
@@ -815,8 +823,8 @@ enum penstock_effort {
  * of another.
  */
 struct penstock_seg {
-	void *buf; /* memory on any open device. The caller owns it, and must not free it before the
-		    * completion has been harvested */
+	void *buf; /* memory on any open device. The caller owns it, and must not free it before
+		    * penstock_poll or penstock_wait has returned the request's completion */
 	struct penstock_device *dev; /* device of `buf`; if NULL, the library finds it from the
 				      * address, which costs a lock and a driver call */
 	uint64_t buf_off;	     /* offset of the first row from `buf`, in bytes */
@@ -885,16 +893,16 @@ struct penstock_req {
 	const struct penstock_seg *segs;  /* the segments; penstock_submit copies this array */
 	unsigned seg_count;		  /* number of segments */
 	enum penstock_op op;		  /* direction; the default is PENSTOCK_READ */
-	enum penstock_class require;	  /* required class; the default is PENSTOCK_ANY */
-	enum penstock_effort effort;	  /* preference; the default is PENSTOCK_THRIFTY */
+	enum penstock_class require;	  /* required class of paths; default: PENSTOCK_ANY */
+	enum penstock_effort effort;	  /* speed or little CPU time; default: PENSTOCK_THRIFTY */
 	unsigned flags;			  /* PENSTOCK_R_* flags */
 	int priority; /* priority from -4 to 3. Requests of a higher priority always start first.
 		       * Requests of equal priority start in the order of submission */
 	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
-			       * chunk of the request starts. Chunks in flight are cancelled if the
-			       * storage supports that, as objects do; the library waits for the
-			       * others. Then the request fails with -ETIME, and report->bytes tells
-			       * how much was moved */
+			       * chunk (piece) of the request starts. The library cancels chunks in
+			       * flight if the storage is an object, and waits for them otherwise.
+			       * Then the request fails with -ETIME, and report->bytes tells how
+			       * much was moved */
 	/* Name of the only path to use, such as "staged", for tests and benchmarks; NULL lets the
 	 * library choose. The path must have the class `require`. Section FAULTS of penstock(1)
 	 * describes names that begin with "fault". */
@@ -966,10 +974,12 @@ PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_d
 /* Options of penstock_queue_open. */
 struct penstock_queue_opts {
 	size_t size;
-	unsigned requests_max; /* most requests in flight or not yet harvested; 0 means 256 */
-	unsigned segs_max; /* most segments of one request; 0 means 1024. If requests_max * segs_max
-			    * exceeds 16 Mi, the open fails with -E2BIG. Unused entries cost no
-			    * memory */
+	unsigned requests_max; /* maximum number of requests that are in flight, or whose
+				* completions have not yet been returned by penstock_poll or
+				* penstock_wait; 0 means 256 */
+	unsigned segs_max; /* maximum number of segments of one request; 0 means 1024. If
+			    * requests_max * segs_max exceeds 16 Mi, the open fails with -E2BIG.
+			    * Unused entries cost no memory */
 	/*
 	 * Device for which the queue gets an inline lane, or NULL for no inline lane.
 	 *
@@ -1141,11 +1151,13 @@ struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
-	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
-	 * its windows are, or "". Valid as long as the report is valid. */
+	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as whether
+	 * a server writes to host memory or to GPU memory, or "". Valid as long as the report is
+	 * valid. */
 	const char *text;
-	const char *engine;    /* engine that made the path's system calls; "none" if there were
-				* none. If there were several engines, the one of the last chunk */
+	const char *engine;    /* engine ("uring" or "threads") that made the path's system calls;
+				* "none" if there were none. If there were several engines, the
+				* engine of the last chunk */
 	uint64_t reserved;
 };
 
@@ -1154,7 +1166,7 @@ struct penstock_report_path {
  */
 struct penstock_report {
 	size_t size;
-	int64_t result; /* result, as in penstock_done */
+	int64_t result; /* number of bytes that arrived, or -errno, as in penstock_done */
 	uint64_t bytes; /* number of bytes of the storage that were moved, each counted once; also
 			 * valid after a failure */
 	uint64_t start_ns, end_ns; /* times of submission and completion, CLOCK_MONOTONIC */
@@ -1168,8 +1180,8 @@ struct penstock_report {
 			      * destination, not counting the destination. Divided by `bytes`, this
 			      * is the number of DRAM passes of each byte */
 	uint64_t chunks;     /* number of chunks */
-	uint64_t retries;    /* number of chunks that another path had to move, or that were started
-			      * again */
+	uint64_t retries;    /* number of restarts of chunks (pieces of the request) after a
+			      * failure, on another path or on the same path */
 	enum penstock_why why;	      /* reason why the request failed */
 	char text[PENSTOCK_TEXT_MAX]; /* sentence that describes the failure */
 	unsigned path_count;	      /* number of rows */
@@ -1192,8 +1204,8 @@ struct penstock_explain_path {
 	int proven; /* 1 if a test has shown that the path delivers the bytes, 0 if the path needs
 		     * no test, -1 if no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
-	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
-	 * its windows are, or "". */
+	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as whether
+	 * a server writes to host memory or to GPU memory, or "". */
 	char text[PENSTOCK_TEXT_MAX];
 	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
@@ -1212,7 +1224,7 @@ struct penstock_explanation {
 	enum penstock_why resident_why;	     /* reason why `resident` is unknown */
 	const char *engine;		     /* engine that would make the system calls */
 	enum penstock_why engine_why;	     /* reason why the preferred engine would not be used */
-	char engine_text[PENSTOCK_TEXT_MAX]; /* sentence for engine_why */
+	char engine_text[PENSTOCK_TEXT_MAX]; /* sentence that explains engine_why */
 	char storage_text[PENSTOCK_TEXT_MAX]; /* copy of penstock_storage_info.text */
 	char device_text[PENSTOCK_TEXT_MAX];  /* copy of penstock_device_info.text */
 	unsigned path_count;		      /* number of rows */
@@ -1343,7 +1355,8 @@ struct penstock_late {
  * Writes the machine's topology to a descriptor: NUMA nodes, GPUs, drives, network cards and the
  * distances between them.
  *
- * sys_root	Same meaning as in penstock_storage_opts; NULL means this machine.
+ * sys_root	directory with copies of sys and proc of another machine, as in
+ *		penstock_storage_opts; NULL means this machine.
  * json		0 for a table, 1 for JSON.
  * fd		The descriptor to write to.
  *
