@@ -17,7 +17,7 @@ dir=$LAB_SCRATCH/data
 mkdir -p "$dir"
 
 # Prints for each checkpoint that counts as complete or damaged whether it has all its bytes.
-# Prints whether the last one that was reported durable is lost.
+# Prints whether the drive has lost the last checkpoint that was reported durable.
 verify() { # SERIAL
 	local state path number last kept=0
 	last=$(sed -n 's/^durable //p' "$LAB_OUT/$1" | tail -n 1)

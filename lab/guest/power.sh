@@ -37,7 +37,8 @@ write_files() { # [PRELOAD]
 	echo "the power was not cut"
 }
 
-# Prints, for each file that was reported durable, whether the drive still has it.
+# Prints, for each file that write_files reported as durable before the power cut, whether the drive
+# still has it.
 verify() { # SERIAL
 	local word name i version
 	mount "$(lab_disk "$1")" "$dir" || {

@@ -57,7 +57,8 @@ write() { # NAME ROUNDS [VARIABLE=VALUE...]
 	wait "$writers"
 }
 
-# Prints the drafts and the files of uploads that a repair has left.
+# Prints the drafts (incomplete files) and the files of uploads that `penstock serve --repair` has
+# not removed.
 leftovers() { # ROOT
 	find "$1/.penstock/tmp" "$1/.penstock/multipart" -type f -o -path '*/tmp/*'
 }
@@ -83,7 +84,8 @@ verify() { # SERIAL
 	umount "$dir"
 }
 
-# Returns whether all leases of one second have run out.
+# Returns whether no file below .penstock has changed in the last 2 s. Then the repair, which runs
+# with --lease 1, regards each draft as abandoned.
 leases_run_out() { # ROOT
 	[[ ! $(find "$1/.penstock" -newerct "@$((EPOCHSECONDS - 2))" -print -quit) ]]
 }
@@ -103,7 +105,8 @@ if [[ $mode == write ]]; then
 	write root "$rounds"
 	echo "the power was not cut"
 else
-	# Two checks at a time, because most of their time is the start of programs.
+	# Checks two drives at a time. This saves time, because each check spends most of its time
+	# on starting programs.
 	for serial; do
 		lab_until lab_disk_exists "$serial"
 		verify "$serial" &
