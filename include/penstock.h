@@ -141,14 +141,16 @@ struct penstock_device_opts;
  * penstock_storage_info.text says whether the object is checked.
  *
  * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
- * and windows of this process, see penstock_object.h. If the server does not do so, the bytes go by
- * HTTP. The report then has the reason, and penstock_storage_info has the number of parts that went
- * by HTTP. A server that ignores a token gets no more tokens from this process. For reads into a
- * GPU, windows are in the GPU's memory if a server on this host can access it (penstock serve
- * --device), and the object has no checksum that the library compares.
+ * and windows of this process. A window is memory that the server may access for one request; a
+ * header of the request, the token, offers it. See penstock_object.h. If the server does not do so,
+ * the bytes go by HTTP. The report then has the reason, and penstock_storage_info has the number of
+ * parts that went by HTTP. A server that ignores a token gets no more tokens from this process. For
+ * reads into a GPU, windows are in the GPU's memory if a server on this host can access it
+ * (penstock serve --device), and the object has no checksum that the library compares.
  *
- * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
- * the device more lanes or a longer ring (struct penstock_device_opts).
+ * Reads into a GPU have at most 16 MiB for each lane (thread of the library) in flight. For a
+ * server that is far away, give the device more lanes or a longer ring (struct
+ * penstock_device_opts).
  *
  * An object cannot be changed in place. PENSTOCK_O_REPLACE writes a whole object, each byte once
  * and in any order, which appears at penstock_commit. PENSTOCK_O_CREATE does the same, but the
@@ -272,8 +274,8 @@ PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
  * dev	The device, or NULL. Free the memory that was allocated on it first.
  *
  * The last close waits for the device's requests in flight, and then stops the device's threads.
- * Lanes of other devices may have copied to this device. The last close also waits for those
- * lanes, even if one of them hangs in a system call. Any thread. May block.
+ * Lanes (threads of the library) of other devices may have copied to this device. The last close
+ * also waits for those lanes, even if one of them hangs in a system call. Any thread. May block.
  */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
@@ -287,12 +289,13 @@ PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
  * it was not committed, the file is truncated after the last byte that was written through this
  * storage.
  *
- * If path "mapped" has read the storage, each lane that read it removes its mappings of the file
- * first. If such a lane hangs in a system call for another storage, this function waits for the
- * lane. Calls of penstock_device_open and penstock_device_close in other threads wait, too.
- * Afterwards a thread of the library unregisters the page cache that path "mapped" registered.
- * To unregister it, as in cuMemFree, the CUDA driver waits for all work that the application has
- * queued on the device. Until that work is done, other copies have to wait. Any thread. May block.
+ * If path "mapped" has read the storage, each lane (thread of the library) that read it removes its
+ * mappings of the file first. If such a lane hangs in a system call for another storage, this
+ * function waits for the lane. Calls of penstock_device_open and penstock_device_close in other
+ * threads wait, too. Afterwards a thread of the library unregisters the page cache that path
+ * "mapped" registered. To unregister it, as in cuMemFree, the CUDA driver waits for all work that
+ * the application has queued on the device. Until that work is done, other copies have to wait. Any
+ * thread. May block.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
@@ -849,8 +852,8 @@ struct penstock_report;
  *
  * done	The completion, valid until this function returns.
  *
- * The function runs on the thread that harvests completions. It may call penstock_submit and
- * penstock_cancel.
+ * The function runs on the thread that calls penstock_poll or penstock_wait. It may call
+ * penstock_submit and penstock_cancel.
  */
 typedef void penstock_done_fn(const struct penstock_done *done);
 
@@ -863,9 +866,8 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			storage, all durable requests in flight on that storage fail.
  * PENSTOCK_R_EXACT	If the storage ends before the range, the read fails with -ENODATA
  *			instead of returning fewer bytes.
- * PENSTOCK_R_DETACHED	For requests in stream order: the queue reports no completion, and so the
- *			caller need not harvest one. The library writes the result to
- *			late->result.
+ * PENSTOCK_R_DETACHED	For requests in stream order: the queue reports no completion, so the caller
+ *			need not wait for one. The library writes the result to late->result.
  * PENSTOCK_R_UNSURE	The request's host memory may be invalid. Before the CPU copies, the
  *			library checks that memory, and fails with -EFAULT instead of raising
  *			a signal. This costs a system call for each piece of a segment. The
@@ -951,8 +953,9 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * dev	The device.
  * op	The direction of the requests.
  *
- * The function starts the device's lanes, among them one lane for use by the threads of callers.
- * It then tests every path, also with the canary. If this function was not called, the first
+ * The function starts the device's lanes (threads that move data), among them one lane without a
+ * thread, which callers' threads use. It then tests every path. For a direct path, it makes a test
+ * read (the canary) and compares the bytes. If this function was not called, the first
  * penstock_submit for the storage and the device does the same work. Any thread. May block.
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
@@ -986,9 +989,9 @@ struct penstock_queue_opts {
 	 * An inline lane has no thread. It moves data only while the caller is inside
 	 * penstock_submit, penstock_poll or penstock_wait of this queue. It serves requests for
 	 * this device of at most PENSTOCK_OWN_LANE_MAX bytes. Such requests wake no thread,
-	 * which saves most of the time and CPU of a small read. The device's other lanes serve
-	 * longer requests, requests in stream order, and requests with segments on other
-	 * devices.
+	 * which saves most of the time and CPU of a small read. The device's other lanes, which are
+	 * threads of the library, serve longer requests, requests in stream order, and requests
+	 * with segments on other devices.
 	 *
 	 * If the queue has an inline lane, only the thread that opened the queue may use it;
 	 * other threads get -EPERM. Only penstock_cancel is allowed in all threads. The device
@@ -1009,13 +1012,14 @@ struct penstock_queue_opts {
  * opts	Options; NULL means the defaults.
  * out	Receives the queue. Close it with penstock_queue_close.
  *
- * Only one thread at a time may submit, and only one at a time may harvest; both may happen at
- * the same time in two threads. Any thread may cancel. Inside a callback of the queue, only
- * penstock_submit and penstock_cancel are allowed. Other functions for the queue fail with
- * -EDEADLK there, and penstock_queue_close only logs an error.
+ * Only one thread at a time may submit requests, and only one at a time may take completions. Both
+ * may happen at the same time in two threads. Any thread may cancel. Inside a callback of the
+ * queue, only penstock_submit and penstock_cancel are allowed. Other functions for the queue fail
+ * with -EDEADLK there, and penstock_queue_close only logs an error.
  *
- * A queue without an inline lane pins no memory. An inline lane pins 16 MiB and two slots of the
- * device's size. Any thread may open a queue. May block.
+ * A queue without an inline lane pins no memory. An inline lane (own_lane of penstock_queue_opts)
+ * pins 16 MiB and two slots, the pieces of staging memory that the device's slot_bytes sets. Any
+ * thread may open a queue. May block.
  *
  * -E2BIG	the limits of penstock_queue_opts are exceeded
  * -ENOMEM	there is no memory for the queue
@@ -1028,9 +1032,10 @@ PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
  *
  * q	The queue, or NULL.
  *
- * After this function returns, no callback of the queue runs. Only the thread that opened the queue
- * can complete requests of its inline lane. If another thread closes the queue, it waits until the
- * opening thread has completed these requests in its calls on the queue. May block.
+ * After this function returns, no callback of the queue runs. If the queue has an inline lane
+ * (own_lane of penstock_queue_opts), only the thread that opened the queue can complete requests of
+ * this lane. If another thread closes the queue, it waits until the opening thread has completed
+ * these requests in its calls on the queue. May block.
  */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 
@@ -1051,11 +1056,12 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
  * One thread at a time. The first request between a storage and a device may block, see
  * penstock_prepare.
  *
- * -EAGAIN	the queue is full: harvest completions first. A request that was cancelled, or
- *		passed its deadline, while a lane hangs in a system call keeps its entry in the
- *		queue until that system call returns. If such entries fill the queue, the
- *		function waits for a second before it returns this error. In stream order, also
- *		if the device has too many requests in flight, see penstock_late
+ * -EAGAIN	the queue is full: take completions first, with penstock_poll or penstock_wait. If a
+ *		request is cancelled or passes its deadline while its lane (thread of the library)
+ *		hangs in a system call, the request keeps its entry in the queue until that system
+ *		call returns. If such entries fill the queue, the function waits for a second before
+ *		it returns this error. In stream order, also if the device has too many requests in
+ *		flight, see penstock_late
  * -EINVAL	the request has no storage, or an argument is out of range
  * -EOVERFLOW	a range ends beyond 2^63
  * -E2BIG	the request has more segments than the queue's segs_max, or is in stream order and
@@ -1081,15 +1087,15 @@ struct penstock_done {
 };
 
 /*
- * Harvests completions without waiting, and returns the number of harvested completions.
+ * Takes (harvests) completions without waiting, and returns the number of completions.
  *
  * q	The queue.
  * done	Receives the completions, also of requests with a callback; if NULL, the library only
  *	calls the callbacks.
- * max	Most completions to harvest. If `done` is NULL, 0 means all. One call never harvests
+ * max	Maximum number of completions to take. If `done` is NULL, 0 means all. One call never takes
  *	more than requests_max completions.
  *
- * The library calls the callbacks of the harvested requests. One thread at a time.
+ * The library calls the callbacks of the requests whose completions it takes. One thread at a time.
  *
  * -EDEADLK	called inside a callback
  * -EPERM	the queue has an inline lane, and another thread opened it
@@ -1097,7 +1103,7 @@ struct penstock_done {
 PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max);
 
 /*
- * Waits for completions, and harvests them as penstock_poll does.
+ * Waits for completions, and takes (harvests) them as penstock_poll does.
  *
  * q		The queue.
  * done		Same meaning as for penstock_poll.
@@ -1122,19 +1128,19 @@ PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *d
  * exactly once, with -ECANCELED or with its normal result. The library uses the request's memory
  * until the request completes. Any thread.
  *
- * -ENOENT	the queue has no such request, or its completion has been harvested
+ * -ENOENT	the queue has no such request, or its completion has already been taken
  */
 PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
 
 /*
- * Returns an eventfd that is readable while completions wait to be harvested.
+ * Returns an eventfd that is readable while completions wait to be taken.
  *
  * q	The queue. It owns the descriptor: do not close or read the descriptor.
  *
  * Wait for the descriptor with poll(2), then call penstock_poll. In one case the descriptor does
- * not become readable: a deadline passes while all lanes that could start the request hang in
- * system calls of other requests. So with deadlines, call penstock_poll from time to time. Any
- * thread.
+ * not become readable: a deadline passes while all lanes (threads of the library) that could start
+ * the request hang in system calls of other requests. So with deadlines, call penstock_poll from
+ * time to time. Any thread.
  *
  * -EOPNOTSUPP	the queue has an inline lane
  */
@@ -1242,9 +1248,9 @@ struct penstock_explanation {
  *	whole storage.
  * out	Receives the explanation. Set out->size.
  *
- * The function moves none of the request's bytes to the caller's memory. The canary reads into
- * memory of the library. A path for writes stays unproven until the first write. Any thread. May
- * block.
+ * The function moves none of the request's bytes to the caller's memory. A test read over a direct
+ * path (the canary) reads into memory of the library. A path for writes stays unproven until the
+ * first write. Any thread. May block.
  *
  * -EINVAL	the request has no storage or no segment, or out->size is not set
  * -ENODEV	the segment's memory belongs to no open device

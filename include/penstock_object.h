@@ -148,8 +148,9 @@ PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client
 PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *client);
 
 /*
- * Allocates memory for windows and registers it. All transports can use this memory; rc1 can use
- * memory of a GPU only if the network card can access it, and ofi1 cannot use memory of a GPU.
+ * Allocates a buffer, memory in which windows can be opened, and registers it. All transports can
+ * use this memory; rc1 can use memory of a GPU only if the network card can access it, and ofi1
+ * cannot use memory of a GPU.
  *
  * client	the client
  * dev		the device; NULL stands for host memory
@@ -205,7 +206,7 @@ PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buff
 PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffer);
 
 /*
- * Opens a range of a buffer for one request.
+ * Opens a window: a range of a buffer that a server may access for one request.
  *
  * buffer	the buffer
  * op		PENSTOCK_READ: the server writes the window, for GetObject.
@@ -233,7 +234,8 @@ PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buff
 					     enum penstock_op op, uint64_t off, uint64_t len,
 					     struct penstock_object_window **out);
 
-/* Facts of a window. The caller sets `size`, and the library sets all other members. */
+/* Facts of a window, a range of the client's memory that a server may access. The caller sets
+ * `size`, and the library sets all other members. */
 struct penstock_object_window_info {
 	size_t size;
 	const char *transport; /* name of the transport, such as "tcp1" */
@@ -660,7 +662,8 @@ PENSTOCK_API int penstock_object_server_alloc(struct penstock_object_server *ser
  */
 PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *server, void *ptr);
 
-/* The sender of a token, as the server knows it from the HTTP connection. */
+/* The client that sent a token (the request header that offers a window), as the server knows it
+ * from the HTTP connection. */
 struct penstock_object_peer {
 	size_t size;
 	/* Numeric address of the HTTP client. All transports but shm1 connect to this address
@@ -678,7 +681,8 @@ struct penstock_object_peer {
 	}
 
 /*
- * Parses a token and decides whether the server can serve it. Does not connect to the client.
+ * Parses a token, which names a client's window, and decides whether the server can serve it. Does
+ * not connect to the client.
  *
  * server	the server
  * token	value of the header x-amz-rdma-token; it must be among the signed headers
@@ -689,7 +693,7 @@ struct penstock_object_peer {
  * Any thread.
  *
  * -EBADMSG	the token is malformed: answer with PENSTOCK_OBJECT_MALFORMED
- * -EOPNOTSUPP	the server does not serve this token: answer with PENSTOCK_OBJECT_DECLINED.
+ * -EOPNOTSUPP	the server does not accept this token: answer with PENSTOCK_OBJECT_DECLINED.
  *		penstock_errmsg() tells the reason
  */
 PENSTOCK_API int penstock_object_resolve(struct penstock_object_server *server, const char *token,
@@ -917,8 +921,8 @@ PENSTOCK_API int penstock_object_answer_fill(struct penstock_object_answer *answ
 /* Bytes of completed moves without error, by one transport. */
 struct penstock_object_traffic {
 	const char *transport; /* name of the transport; NULL: the list has ended */
-	uint64_t bytes_out;    /* bytes written to windows (GET) */
-	uint64_t bytes_in;     /* bytes read from windows (PUT) */
+	uint64_t bytes_out;    /* bytes written to clients' windows (GET) */
+	uint64_t bytes_in;     /* bytes read from clients' windows (PUT) */
 };
 
 /* Counters of a server. The caller sets `size`, and the library sets all other members. */

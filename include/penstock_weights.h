@@ -501,8 +501,8 @@ PENSTOCK_API int penstock_weights_iter_release(struct penstock_weights_iter *it,
 PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 					       struct penstock_load_report *out);
 
-/* Closes an iterator, which is allowed at any time, and frees its window and the tensors in it.
- * May block. */
+/* Closes an iterator, which is allowed at any time. Frees its window (the memory for tensors read
+ * ahead) and the tensors in it. May block. */
 PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 
 /* ---- tensor parallelism: the part of each tensor that a rank needs -------------- */
@@ -627,8 +627,8 @@ struct penstock_group_opts {
 	/* Number of windows of each rank; 0 stands for 4. A window is a buffer that one rank fills
 	 * from files and all ranks copy from. If a rank has several windows, it reads ahead. */
 	unsigned windows;
-	/* Length in bytes of a window in device memory, a multiple of the page size; 0 stands
-	 * for 64 MiB. */
+	/* Length in bytes of one of the `windows`, a multiple of the page size; 0 stands for 64
+	 * MiB. The windows are in device memory. */
 	uint64_t window;
 	/* Time in ms that the other ranks wait during a load for a rank that does not respond.
 	 * Then the load fails with -ETIMEDOUT. 0 stands for 10 minutes. */

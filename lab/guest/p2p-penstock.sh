@@ -9,8 +9,8 @@
 via=peermem:$(lab_bdf cmb1)
 odd=$((size + 777))
 
-# Copies a file as one phase, which contains the reads of the source and the writes of the
-# copy.
+# Copies a file as one phase (the part of QEMU's trace between two marks), which contains the reads
+# of the source and the writes of the copy.
 copies() { # NAME SOURCE OPTIONS...
 	local name=$1 from=$2
 	shift 2
