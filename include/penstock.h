@@ -1220,13 +1220,14 @@ struct penstock_explain_path {
  * members. */
 struct penstock_explanation {
 	size_t size;
-	int taken; /* index of the row whose path would be used for the range; -1 if the request
-		    * would be refused */
+	int taken; /* index of the row whose path would be used for the range of the request; -1 if
+		    * the request would be refused */
 	int cold, warm, unknown; /* indexes of the rows of three paths: for chunks that are not in
 				  * the page cache, for chunks that are in it, and for chunks for
 				  * which the library cannot find that out; -1 if there is no such
 				  * path */
-	int resident; /* 1 if the page cache has the whole range, 0 if not, -1 if unknown */
+	int resident; /* 1 if the page cache has the whole range of the request, 0 if not, -1 if
+		       * unknown */
 	enum penstock_why resident_why;	     /* reason why `resident` is unknown */
 	const char *engine;		     /* engine that would make the system calls */
 	enum penstock_why engine_why;	     /* reason why the preferred engine would not be used */
@@ -1350,7 +1351,8 @@ struct penstock_late {
 	const uint64_t *buf_off; /* offset from `buf` in bytes. If it is 2^63 or more, or if the
 				  * rows end beyond buf_len, the request fails with -EINVAL */
 	int64_t *result;  /* address to which the library writes the result (bytes or -errno) before
-			   * the stream continues; required if the stream is being captured */
+			   * the stream continues; required if the stream is being captured into a
+			   * CUDA graph */
 	uint64_t buf_len; /* number of usable bytes at `buf`. 0 means all bytes up to the end of the
 			   * allocation that contains `buf`, if the device knows that end */
 };

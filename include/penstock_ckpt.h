@@ -32,7 +32,7 @@ extern "C" {
 /* A flag of penstock_item: penstock_part_read has compared the bytes with `crc32c`. */
 #define PENSTOCK_ITEM_CHECKED 0x2u
 
-/* An item: a range of a part, and the memory for its bytes. */
+/* An item: a range of a part, such as one tensor, and the memory for its bytes. */
 struct penstock_item {
 	size_t size;
 	const char *name;  /* name for messages and manifests, such as a tensor's; NULL if none */
@@ -128,7 +128,7 @@ PENSTOCK_API int penstock_part_read(const char *path, struct penstock_item *item
 
 /* ---- manifests: the checksums of a checkpoint -------------------------------- */
 
-/* A part with its items, as a manifest lists them. */
+/* A part (a file that one rank wrote) with its items, as a manifest lists them. */
 struct penstock_part {
 	size_t size;
 	const char *name; /* name of the file, relative to the checkpoint's folder */

@@ -260,7 +260,7 @@ PENSTOCK_API int penstock_object_window_get_info(const struct penstock_object_wi
 						 struct penstock_object_window_info *info);
 
 /*
- * Returns the headers that a request must have, and that its signature must cover.
+ * Returns the headers that a request with this window must have, and that its signature must cover.
  *
  * window	the window
  * headers	receives the headers. The strings are valid until the release

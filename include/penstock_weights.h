@@ -293,7 +293,7 @@ PENSTOCK_API int penstock_weights_get_metadata(const struct penstock_weights *w,
 /* The file, the tensor and the offset at which an error occurred. */
 struct penstock_weights_place {
 	size_t size;
-	/* Path of the file; "" if none. A long path is cut at its beginning. */
+	/* Path of the file; "" if none. If the path is too long, its beginning is left out. */
 	char file[1024];
 	char tensor[256]; /* Name of the tensor; "" if none. */
 	uint64_t off;	  /* Offset in the file; UINT64_MAX if none. */
@@ -510,8 +510,10 @@ PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 /* How a rule splits a tensor between the ranks. */
 enum penstock_cut {
 	PENSTOCK_CUT_WHOLE = 0, /* Not split: every rank gets the whole tensor. */
-	PENSTOCK_CUT_FIRST,	/* Splits dimension 0. A bias is split, too. */
-	PENSTOCK_CUT_LAST,	/* Splits the last dimension. A bias is not split. */
+	PENSTOCK_CUT_FIRST,	/* Splits dimension 0 of a weight between the ranks, and a bias,
+				 * too. */
+	PENSTOCK_CUT_LAST,	/* Splits the last dimension of a weight between the ranks, but not
+				 * a bias. */
 	/* Splits dimension 0 by key-value heads. If there are more ranks than heads, several
 	 * ranks get the same head. */
 	PENSTOCK_CUT_HEADS,
@@ -525,7 +527,8 @@ enum penstock_cut {
 	/* Splits dimension 0, which is a vocabulary. Its size is first rounded up to a multiple
 	 * of 64 if the ranks can share that evenly, so the last ranks can get less or nothing. */
 	PENSTOCK_CUT_WORDS,
-	PENSTOCK_CUT_INNER, /* Splits the second-to-last dimension. A bias is not split. */
+	PENSTOCK_CUT_INNER, /* Splits the second-to-last dimension of a weight between the ranks,
+			     * but not a bias. */
 	/* Splits dimension 0 as PENSTOCK_CUT_FIRST does, but fails if the number of query heads
 	 * is known and the ranks cannot share the heads evenly. */
 	PENSTOCK_CUT_QUERIES,

@@ -45,7 +45,7 @@ modprobe -a virtio_blk ext4
 if [[ $mode == write ]]; then
 	lab_until lab_disk_exists power1
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
-	# commit.
+	# commit. So the power cut loses files that no program has synced.
 	mount -o commit=300 "$(lab_disk power1)" "$dir"
 	mkdir "$dir/run"
 	sync -f "$dir"

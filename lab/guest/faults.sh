@@ -107,9 +107,9 @@ region_start() { # Creates the device faulty with a file system, without a fault
 	sync
 }
 
-# Returns true if ext4 has made the file system read-only after a write error. ext4 does so if
-# it has placed an index block of the file's extents in the region. Then no file can be
-# removed, and the next step needs a new file system.
+# Returns true if ext4 has made the file system read-only after a write error. ext4 does so if it
+# has placed an index block of the file's extents in the region whose writes fail. Then no file can
+# be removed, and the next step needs a new file system.
 ext4_gave_up() { findmnt -no OPTIONS "$dir" | grep -qE '(^|,)(ro|emergency_ro|shutdown)(,|$)'; }
 
 write_fails() { # NAME OPTIONS...: a copy into the region must fail

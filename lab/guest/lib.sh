@@ -152,7 +152,7 @@ lab_said() { # NAME WORDS...
 	done
 }
 
-# Runs a command that must succeed.
+# Runs a command that must succeed, and prints the result as step NAME.
 lab_true() { # NAME COMMAND...
 	local name=$1
 	shift

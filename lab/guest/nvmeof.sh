@@ -128,7 +128,7 @@ cut_and_restore() { # NAME LINK
 	dm remove "$name"
 }
 
-# Removes one of two paths to a drive during a transfer.
+# Cuts one of two links to a drive during a transfer, which must go on over the other link.
 cut_one_path() {
 	local drive
 	drive=$(fabric_drive pair1)

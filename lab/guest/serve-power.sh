@@ -98,7 +98,7 @@ if [[ $mode == write ]]; then
 	dir=$LAB_SCRATCH/data
 	mkdir "$dir"
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
-	# commit.
+	# commit. So the power cut loses files that no program has synced.
 	mount -o commit=300 "$(lab_disk power1)" "$dir"
 	write files 1 "LD_PRELOAD=$preload" STUB_SYNC=files
 	write folders 1 "LD_PRELOAD=$preload" STUB_SYNC=folders
