@@ -1157,9 +1157,9 @@ struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
-	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as whether
-	 * a server writes to host memory or to GPU memory, or "". Valid as long as the report is
-	 * valid. */
+	/* Sentence that explains `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such
+	 * as whether a server writes to host memory or to GPU memory, or "". Valid as long as the
+	 * report is valid. */
 	const char *text;
 	const char *engine;    /* engine ("uring" or "threads") that made the path's system calls;
 				* "none" if there were none. If there were several engines, the
@@ -1210,8 +1210,8 @@ struct penstock_explain_path {
 	int proven; /* 1 if a test has shown that the path delivers the bytes, 0 if the path needs
 		     * no test, -1 if no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
-	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as whether
-	 * a server writes to host memory or to GPU memory, or "". */
+	/* Sentence that explains `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such
+	 * as whether a server writes to host memory or to GPU memory, or "". */
 	char text[PENSTOCK_TEXT_MAX];
 	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
@@ -1236,8 +1236,9 @@ struct penstock_explanation {
 	char device_text[PENSTOCK_TEXT_MAX];  /* copy of penstock_device_info.text */
 	unsigned path_count;		      /* number of rows */
 	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
-	/* index of the row whose path would carry some of the cached chunks at the same time as
-	 * the path of row number `warm` (the member above); -1 if there is no such path */
+	/* index of the row of a second path, which would carry some of the chunks that are in the
+	 * page cache, at the same time as the path of row number `warm`; -1 if there is no such
+	 * path */
 	int mixed;
 };
 

@@ -117,7 +117,8 @@ struct penstock_object_client_opts {
 	}
 
 /*
- * Starts the client half. It listens for servers, with one thread of the library.
+ * Starts the client half of S3 over RDMA. It listens for connections of servers, with one thread of
+ * the library.
  *
  * opts		the options; NULL means the defaults
  * out		receives the client. Close it with penstock_object_client_close
@@ -609,7 +610,8 @@ struct penstock_object_server_opts {
 	}
 
 /*
- * Starts the server half, with a thread for each channel.
+ * Starts the server half of S3 over RDMA, with a thread for each channel. A channel carries out one
+ * move at a time.
  *
  * opts		the options; NULL means the defaults
  * out		receives the server. Close it with penstock_object_server_close

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests transport rc1 over Soft-RoCE. Without an argument, runs the cases of tests/object/matrix
-# for rc1: the client is in the guest's own network namespace, and the servers are in another one.
-# With the argument serve, boto3 and `penstock cp` move objects to `penstock serve` and back. With
-# the argument hipobj, `penstock cp` moves objects by transport hipobj-rc-v2.
+# Tests transport rc1 of S3 over RDMA (RDMA network cards), over Soft-RoCE. Without an argument,
+# runs the cases of tests/object/matrix for rc1: the client is in the guest's own network namespace,
+# and the servers are in another one. With the argument serve, boto3 and `penstock cp` move objects
+# to `penstock serve` and back. With the argument hipobj, `penstock cp` moves objects by transport
+# hipobj-rc-v2.
 #
 # rc1.sh [serve|hipobj]. tests/lab/rc1 runs this script by lab/run.
 # shellcheck disable=SC2154 # lib.sh and this script share variables.
