@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests functions of include/penstock.h: error messages, facts, structs with the sizes of other
- * library versions, unknown flags, copies and descriptors. The CUDA driver is the stand-in. Tests
- * that need a process of their own are in test_apart.c.
+ * Tests functions of include/penstock.h: error messages, facts about storages and devices, structs
+ * with the sizes of other library versions, unknown flags, copies and descriptors. The CUDA driver
+ * is the stand-in. Tests that need a process of their own are in test_apart.c.
  */
 #include "api.h"
 
@@ -316,8 +316,9 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Submits a request whose required class no path meets. `path` could meet that class on such a
- * device, but is closed. The error message must quote the reason why it is closed. */
+/* Submits a request that requires a class of paths, such as PENSTOCK_DIRECT, which no usable path
+ * has. `path` has that class, but is not usable here. The error message must quote the reason why
+ * `path` is not usable. */
 static void expect_class_refused(struct penstock_req *req, struct penstock_device *dev,
 				 const char *path)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests device cuda through its operations table: names, facts, memory, registration, and memory
- * shared between processes and devices. Each failure of the CUDA driver must become the right
- * error. No call may change the current context, and opening the device must not create one.
+ * Tests device cuda through its table of operations: names, properties, memory, registration, and
+ * memory shared between processes and devices. Each failure of the CUDA driver must become the
+ * right error. No call may change the current context, and opening the device must not create one.
  * test_cuda_copy.c and test_cuda_stream.c test copies and streams.
  */
 #include "cuda_device.h"
@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define IMPORTS_MAX 4096 /* PST_CUDA_IMPORTS_MAX; cuda_context.h cannot be included here */
+#define IMPORTS_MAX 4096 /* PST_CUDA_IMPORTS_MAX of cuda_context.h, which a test cannot include */
 
 /* ---- opening ---- */
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the copies of device cuda through its operations table. All bytes must arrive, and waiting
- * streams must not block copies. A ticket must not be done before its copies are done, even while a
- * hardware queue is blocked. After a failure no copy may still run. No call may change the current
- * context. test_cuda.c tests how the device opens and allocates memory.
+ * Tests the copies of device cuda through its table of operations. All bytes must arrive, and
+ * waiting streams must not block copies. A ticket is a number with which a caller asks whether the
+ * copies before it are done. A ticket must not be done before these copies, even while a hardware
+ * queue is blocked. After a failure no copy may still run. No call may change the current context.
+ * test_cuda.c tests how the device opens and allocates memory.
  */
 #include "cuda_copier.h"
 
@@ -133,8 +134,9 @@ static void copies_of_rows_far_apart(void **state)
 	ctx_leave();
 }
 
-/* Copies between the device and host memory that the library has not allocated: memory that is
- * not registered, as after a failed registration of the ring, and a read-only file mapping. */
+/* Copies between the device and host memory that the library has not allocated: memory that is not
+ * registered (the library's own buffers are such memory if their registration has failed), and a
+ * read-only file mapping. */
 static void copies_of_foreign_host_memory(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -404,7 +406,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct pst_cu_stream *s = stream_hold(TO_HOST);
 
-		/* In the second round the copier has no unused event left. */
+		/* In the second round (i == 1), the next ticket needs a new event: the copier has
+		 * no unused one left, and cuEventCreate fails. */
 		for (unsigned k = 0; i && k < 8; k++) {
 			assert_int_equal(queue_out(host, mem, BIG), 0);
 			ticket_record();
@@ -527,7 +530,7 @@ static void current_context_is_kept(void **state)
 	ctx_leave();
 	assert_int_equal(make(&other_ctx, 0, 0), PST_CU_OK);
 	call_all_operations();
-	/* Copies to memory that another context has allocated. */
+	/* Copies to memory that was allocated in another context. */
 	assert_int_equal(cu->cuMemAlloc(&theirs, MIB), PST_CU_OK);
 	memset(host, 0x3c, MIB);
 	assert_int_equal(queue_in((void *)(uintptr_t)theirs, host, MIB), 0);

@@ -102,7 +102,8 @@ static void dm_uuids(void **state)
 	tree_close(&t);
 }
 
-/* A logical volume above an internal LVM volume, such as a thin pool, is not a plain volume. */
+/* A logical volume above an internal LVM volume, such as a thin pool, must not count as a plain
+ * logical volume. */
 static void lvm_internal_volumes(void **state)
 {
 	struct pst_blockstack stack;

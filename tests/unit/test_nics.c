@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests clients with several network cards: which card a window gets, by distance, link and
- * failures, and which tokens a server then accepts. Two addresses of the loopback stand for two
- * cards; with rc1, both are fake cards (fake_card.h). The linker replaces the functions of
- * src/object/nic.c, so that the test decides where the cards are.
+ * Tests clients of S3 over RDMA with several network cards: for which card a client registers a
+ * window (memory that the server may access), depending on distance, link and failures, and which
+ * tokens a server then accepts. Two addresses of the loopback stand for two cards; with transport
+ * rc1, both are fake cards (fake_card.h). The linker replaces the functions of src/object/nic.c, so
+ * that the test decides where the cards are.
  */
 #include "test.h"
 
@@ -19,7 +20,8 @@
 #define A "127.0.0.1"
 #define B "127.0.0.2"
 
-static unsigned far_host[2], far_gpu[2]; /* distances of the two cards */
+/* distances of the two cards from host memory and from the GPU */
+static unsigned far_host[2], far_gpu[2];
 static bool down[2];
 
 static unsigned number(const struct pst_wire_nic *nic)
@@ -79,7 +81,8 @@ static void close_sides(void)
 	assert_int_equal(fake_card.live, 0);
 }
 
-/* Opens a window and fails unless it has the card, with the reason. */
+/* Opens a window. Fails unless the client has chosen the card with this address, and gives this
+ * reason. */
 static struct penstock_object_window *window_at(const char *address, const char *why)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -91,12 +94,13 @@ static struct penstock_object_window *window_at(const char *address, const char 
 	assert_string_equal(info.address, address);
 	if (!strstr(info.why, why) || !*info.why != !*why)
 		fail_msg("why: got '%s', wanted '%s'", info.why, why);
-	/* The token names the same address. */
+	/* The token must name the same address. */
 	assert_non_null(strstr(info.token, address));
 	return window;
 }
 
-/* Moves bytes into a window. Returns the result. */
+/* Does what a server does for a GET: moves bytes into the window, after a request that came from
+ * address `from`. Returns the number of bytes or an error. */
 static int64_t move(struct penstock_object_window *window, const char *from)
 {
 	static unsigned char bytes[LEN];
@@ -119,7 +123,8 @@ static int64_t move(struct penstock_object_window *window, const char *from)
 	return done.result;
 }
 
-/* Judges a response of a server that has moved the bytes, or has declined. */
+/* Passes to the client a response of a server that has moved the bytes (`moved`), or has declined
+ * the token. */
 static void judge(struct penstock_object_window *window, bool moved, char *text)
 {
 	struct penstock_object_verdict verdict = PENSTOCK_OBJECT_VERDICT_INIT;
@@ -223,7 +228,7 @@ static void failures(void **state)
 	assert_int_equal(penstock_object_release(window_at(B, A ": ")), 0);
 	window = window_at(A, "");
 	fake_card_lock();
-	fake_card.lost = 1; /* the last byte of its address */
+	fake_card.lost = 1; /* no server can reach the card whose address ends with 1 */
 	fake_card_unlock();
 	assert_int_equal(move(window, A), -EOPNOTSUPP);
 	assert_int_equal(penstock_object_release(window), 0);
@@ -234,7 +239,7 @@ static void failures(void **state)
 	close_sides();
 }
 
-/* The option `address` accepts and refuses lists of addresses. */
+/* Tests lists of addresses that the option `address` must accept or refuse. */
 static void lists(void **state)
 {
 	static const struct {

@@ -135,7 +135,8 @@ enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant 
 							const char *error);
 bool __wrap_pst_object_grant_close(struct pst_object_grant *grant);
 
-/* Judges every response as that of a server which has declined the token and sends a body. */
+/* Replaces the function that judges responses: every response counts as that of a server which has
+ * declined the token and sends a body. */
 enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant *grant,
 							const struct pst_object_call *call,
 							const char *error)
@@ -156,8 +157,8 @@ bool __wrap_pst_object_grant_close(struct pst_object_grant *grant)
 	return true;
 }
 
-/* While the server may still write the window, the client must not receive a body into the same
- * memory. */
+/* While the server may still write into the window (the memory that the token names), the client
+ * must not receive a body into the same memory. */
 static void takes_no_body_while_the_window_is_open(void **state)
 {
 	(void)state;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a lane's slots. No slot may be handed out twice or get lost, whatever the order and length
- * of the requests. Returned parts must merge into whole slots again. Many requests for parts must
- * not starve a request for a whole slot. Also tests the ring, the memory that holds the slots.
+ * Tests the slots of a lane. A lane is a worker thread, its ring is pinned memory, and slots are
+ * pieces of the ring. No slot may be handed out twice or get lost, whatever the order and length of
+ * the requests for slots. Returned parts must merge into whole slots again. Many requests for parts
+ * must not starve a request for a whole slot. Also tests the ring.
  */
 #include "test.h"
 
@@ -98,8 +99,8 @@ static void no_overlap_in_random_order(void **state)
 	assert_int_equal(available(MIB), BIG * 4);
 }
 
-/* While a lane waits for a whole big slot, it gives out no part of a big slot until it has got that
- * slot. */
+/* While a request for a whole big slot waits, no part of a big slot may be handed out until that
+ * request got its slot. */
 static void whole_slot_is_not_starved(void **state)
 {
 	struct pst_slot *parts[BIG * 4], *big;
@@ -121,7 +122,7 @@ static void whole_slot_is_not_starved(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
-/* Opens a lane's slots with only some of the slots, then adds the remaining slots. Before that,
+/* Opens the slots of a lane with only some of the memory, and adds the rest later. Before that,
  * only the first slots may be handed out, and after that all slots. */
 static void slots_added_later(void **state)
 {

@@ -264,7 +264,7 @@ static void try_stream(void)
 }
 
 /* NVIDIA's driver keeps a pool of streams. When the pool is empty, it grows by about a dozen
- * streams. 40 streams make it grow several times. */
+ * streams, and waits until the context is idle. 40 streams make it grow several times. */
 static void try_many_streams(void)
 {
 	struct pst_cu_stream *many[40];

@@ -239,7 +239,8 @@ static void nodes_and_cpus(void **state)
 	tree_close(&t);
 }
 
-/* If a machine has several NUMA nodes, a pump's threads run on the CPUs of the device's node. */
+/* If a machine has several NUMA nodes, the library's worker threads for a device must run on the
+ * CPUs of the device's node. */
 static void lanes_run_near_the_device(void **state)
 {
 	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
@@ -445,7 +446,8 @@ static void garbled_tree(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_width", "255\n");
 	tree_folder(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor");
 	plant(&t, "pci0000:00/0000:00:02.0", "0x060400\n");
-	/* One capability list points at itself. Another one points outside the config space. */
+	/* One bridge has a capability list that points at itself. Another one has a list that
+	 * points outside the config space. */
 	memset(huge, 0, 4096);
 	huge[6] = 0x10;
 	huge[0x34] = 0x40;

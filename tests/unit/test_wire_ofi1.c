@@ -41,7 +41,8 @@ const char *__tsan_default_suppressions(void)
 
 #define LEN (3u << 20)
 #define LONG (64u << 20)
-/* number of attempts, because a move may end before the release of its window */
+/* attempts to release a window during a move; several, because the move may end before the
+ * release */
 #define TRIES 8
 #define MOVES 12
 
@@ -154,7 +155,8 @@ static int64_t move(struct sides *s, const char *token, enum penstock_op op, uin
 	return done.result;
 }
 
-/* Judges a successful response with this checksum. NULL: the response has no checksum. */
+/* Passes to the client a successful response with this checksum. NULL: the response has no
+ * checksum. Returns the client's next step. */
 static int judge(struct penstock_object_window *window, uint64_t bytes, const uint64_t *crc64)
 {
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;

@@ -441,8 +441,8 @@ static void test_bad_answers(void **state)
 	penstock_device_close(host);
 }
 
-/* A packet has two descriptors; no rank sends such a packet. The rank uses one descriptor and
- * closes the other. */
+/* A rank receives a packet with two descriptors, which no rank of the library sends. It must use
+ * one descriptor and close the other. */
 static void test_two_descriptors(void **state)
 {
 	struct {

@@ -20,8 +20,8 @@ static int cancel_third(void *user)
 	return ++asked->count == 3;
 }
 
-/* Loads as one rank. Rank `bad_rank` gets the callback above, which cancels the load. A read of
- * rank `slow` never completes. */
+/* Loads as one rank. Rank `bad_rank` gets the callback cancel_third, which cancels the load. A read
+ * of rank `slow` never completes. */
 static int run_canceller(const struct job *job, unsigned rank, struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;

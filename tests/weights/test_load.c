@@ -527,9 +527,10 @@ static void test_change_during_read(void **state)
 	assert_null(loaded);
 }
 
-/* If several ranks load, the default effort is fast. With effort thrifty, each rank registers the
- * page cache, and the driver lets one rank after the other do so. If registrations are kept, the
- * effort stays thrifty, because later loads gain. */
+/* If several ranks load, the default effort is fast. With effort thrifty, each rank would register
+ * page cache with the GPU's driver, which lets only one rank at a time do so. If the model is
+ * opened as immutable, the library keeps the registrations. The effort then stays thrifty, because
+ * later loads are faster. */
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;
