@@ -111,11 +111,11 @@ static void storage_facts(void **state)
 	assert_true(strlen(info.text) > 0);
 	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
 		    power_of_two(info.edge_align));
-	/* Writes are cut at multiples of edge_align, so that no page and no file-system block is
-	 * written both through the page cache and by O_DIRECT. */
+	/* The library splits a write at multiples of edge_align, so that no page and no file-system
+	 * block is written both through the page cache and by O_DIRECT. */
 	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) && info.edge_align >= info.off_align);
-	/* The length is queried at each call. The other facts stay as they were at
-	 * penstock_open. */
+	/* penstock_storage_length queries the length at each call. penstock_storage_get_info
+	 * returns the length at penstock_open. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
 	assert_int_equal(penstock_storage_length(st), 2 * LEN);

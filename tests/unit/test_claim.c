@@ -175,7 +175,8 @@ static void short_runs_are_read_as_cold(void **state)
 {
 	(void)state;
 	route_probe(&gpu, PENSTOCK_READ);
-	tiles[1] = PST_MIXED; /* Only some pages of this tile are cached. */
+	/* only some pages of this part of the file are cached, so it counts as not cached */
+	tiles[1] = PST_MIXED;
 	residency_set(0, TILE, PST_WARM);
 	seg_add(&gpu, 0, 3 * TILE, 4096);
 	expect_chunks("bounce 0+65536 staged 65536+65536 staged 131072+65536");
@@ -381,8 +382,8 @@ static void caller_thread_uses_one_long_chunk(void **state)
 	seg_add(&gpu, 0, MIB / 2, 4096);
 	path_state("bounce")->facts.chunk_first = MIB / 4;
 	expect_chunks("bounce 0+262144 bounce 262144+262144");
-	/* A request that the caller's thread carries uses the slots of a spare lane, which the
-	 * thread borrows. */
+	/* The caller's thread carries this short request itself. It borrows a spare lane with its
+	 * pinned memory, whose slots have half a MiB here. */
 	req.alone = true;
 	pump.spare[0].slot_bytes = MIB / 2;
 	expect_chunks("bounce 0+524288");
@@ -435,8 +436,9 @@ static void residency_queries_cover_long_runs(void **state)
 	seg_add(&gpu, 0, 100 * MIB, 4096);
 	claim_all();
 	lane_number = 0;
-	assert_true(queries <= claimed_count); /* at most one residency query for each chunk */
-	/* No query covers more bytes than one chunk can hold. */
+	/* at most one query for each chunk whether its bytes are cached */
+	assert_true(queries <= claimed_count);
+	/* No query (which bytes are cached?) covers more bytes than one chunk can hold. */
 	assert_int_equal(longest_query, SLOT);
 	assert_int_equal(queried_end, 100 * MIB);
 	queries = 0;
@@ -462,7 +464,8 @@ static void short_end_does_not_limit_next_query(void **state)
 }
 
 /* No chunk of a GPU read has a single byte, even if the read starts or ends one byte before or
- * after a residency border. A copy of one byte may wait for other streams (device/cuda_copy.c). */
+ * after a border between cached and other bytes. A copy of one byte may wait for other streams
+ * (device/cuda_copy.c). */
 static void no_single_byte_chunk_at_residency_borders(void **state)
 {
 	(void)state;
@@ -542,7 +545,8 @@ static void write_edges_use_the_page_cache(void **state)
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
 	/* For a write, the library does not ask whether bytes are cached. */
 	assert_int_equal(queries, 0);
-	/* Path staged writes from its own slots, so the buffer need not be aligned. */
+	/* Path staged writes from a slot of its own pinned memory, so the buffer need not be
+	 * aligned. */
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 4096+8192 bounce 4000+96 bounce 12288+1712");
 	req.require = PENSTOCK_DIRECT;
@@ -709,13 +713,15 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	expect_retry("bounce");
 	expect_retry("none");
-	/* only a path of class PENSTOCK_DIRECT may retry the chunk */
+	/* Only a path of class PENSTOCK_DIRECT may retry the chunk, and no other path has this
+	 * class. */
 	req.require = PENSTOCK_DIRECT;
 	claim_all();
 	expect_retry("none");
 	req.require = PENSTOCK_ANY;
 	route_probe(&host, PENSTOCK_WRITE);
-	/* A write shorter than a block has no aligned body; all of it is an edge. */
+	/* A write shorter than a block has no aligned body. All of it is an unaligned edge, which
+	 * path bounce writes through the page cache. */
 	segs[0].row_len = 100;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
@@ -732,7 +738,7 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	/* Path bounce writes through the page cache and needs no padding to a whole block. */
 	assert_int_equal(claimed[0].pad, 0);
 	claim_all();
-	/* After an I/O error of the drive another direct path retries the chunk. */
+	/* After an I/O error of the drive, the other path that uses O_DIRECT retries the chunk. */
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR;
 	expect_retry("staged");
 	/* After such an error, no path may retry the chunk through the page cache, because the
@@ -744,8 +750,9 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("none");
 }
 
-/* Paths mapped and bounce are mixed. A chunk that fails on path mapped must be retried on path
- * bounce, and the reverse. Only after that may the chunk use a path that reads from the drive. */
+/* A request uses the paths mapped and bounce at the same time. A chunk that fails on path mapped
+ * must be retried on path bounce, and the reverse. Only after that may the chunk use a path that
+ * reads from the drive. */
 static void failed_chunk_is_retried_on_the_other_mixed_path(void **state)
 {
 	(void)state;

@@ -85,7 +85,7 @@ static void long_ranges(void **state)
 		const uint32_t raw = pst_crc32c_raw_tables(before, at, lens[i]);
 
 		assert_int_equal(crc32c(at, lens[i]), want);
-		/* Begins with the checksum of earlier bytes instead of 0. */
+		/* The computation begins with the checksum of earlier bytes instead of 0. */
 		assert_int_equal(pst_crc32c_raw(before, at, lens[i]), raw);
 		assert_int_equal(pst_crc32c_shift(before, lens[i]) ^ pst_crc32c_raw(0, at, lens[i]),
 				 raw);

@@ -269,8 +269,8 @@ static void *word_set_later(void *arg)
 	return arg;
 }
 
-/* While a hardware queue is blocked, the copier has more open tickets than it has events. To record
- * the 513th ticket, it waits for the first one. */
+/* While a hardware queue is blocked, the copier has returned more tickets (numbers of unfinished
+ * copies) than it has events. To record the 513th ticket, it waits for the first one. */
 static void more_tickets_than_events(void **state)
 {
 	struct pst_cu_stream *s;
@@ -431,8 +431,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	}
 }
 
-/* The caller reuses a slot as soon as its copy has failed. So no copy may still run when the
- * failure is reported. */
+/* The caller reuses the buffer of a copy as soon as the copy has failed. So no copy may still run
+ * when the copier reports the failure. */
 static void no_copy_runs_after_a_failure(void **state)
 {
 	void (*delay)(unsigned, unsigned long);

@@ -242,8 +242,8 @@ static void waits_after_copies_use_a_compute_queue(void **state)
 	ops->free(dev, rect.dst, &err);
 }
 
-/* The first operation on a stream retains the primary context, and allocates scratch memory and
- * an event. Each of these steps fails once here. */
+/* The first operation on a stream retains the primary context, and allocates scratch memory and an
+ * event. In this case, each of these steps fails once. */
 static int first_operation(void)
 {
 	uint64_t word = 0;

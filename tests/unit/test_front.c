@@ -427,8 +427,8 @@ static void no_path_leaves_its_bucket(void **state)
 		begin(&x, &p, &q);
 		finish(&x);
 		expect_sentinel(&p);
-		/* The object must be in the bucket. If a link was in its path, the request failed
-		 * instead. */
+		/* If the request succeeded, the object must be in the bucket. If a link was in the
+		 * object's path, the request has failed instead. */
 		if (x.status == 200)
 			expect_object(&p, target, "changed");
 	}

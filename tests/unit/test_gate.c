@@ -78,8 +78,8 @@ static bool gate_enter(unsigned i, unsigned file, bool direct, double at, double
 	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), io_resume);
 }
 
-/* Checks that the gate has let exactly the waiting writes in bitmap `want` start, on the test's
- * lane. */
+/* Checks that the gate has let exactly the waiting writes in bitmap `want` start. It passes each of
+ * them to the lane (worker thread) of the test. */
 static void expect_back(uint64_t want)
 {
 	struct pst_io *io = atomic_exchange(&lane.io_inbox, NULL);
@@ -153,7 +153,7 @@ static void waiting_write_is_not_overtaken(void **state)
 	(void)state;
 	assert_true(gate_enter(0, 0, true, 0, 0.1));
 	assert_false(gate_enter(1, 0, false, 0.5, 0.1));
-	/* This direct write came after a waiting cached write, so it waits too. */
+	/* This direct write came after a waiting cached write, so it has to wait as well. */
 	assert_false(gate_enter(2, 0, true, 0.7, 0.1));
 	assert_false(gate_enter(3, 0, false, 0.9, 0.1));
 	/* no write is in flight in unit 1 (2 MiB at offset 2 MiB), so this write may start */

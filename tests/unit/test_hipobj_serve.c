@@ -487,7 +487,7 @@ static void keeps_sessions_apart(void **state)
 	expect(&a, 404, "NoSuchRDMASession");
 	a = proceed("ready", NULL, session, "deadbeef");
 	expect(&a, 404, "NoSuchRDMASession");
-	/* A CANCEL ends the session, too. */
+	/* CANCEL, the request with which a client gives up, ends the session, too. */
 	a = prepare("READER", "x-amz-rdma-op", "GET");
 	assert_true(value_of(&a, "x-amz-rdma-session", foreign, sizeof(foreign)));
 	a = proceed("cancel", "READER", foreign, "deadbeef");

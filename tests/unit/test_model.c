@@ -211,7 +211,8 @@ static const struct wanted wanted[] = {
 	{"checkpoint", {{"mode", 1}, {"zero", 3}, {"nodes", 1}}, "stall-s", 6.125, 6.125},
 	{"sizing", {{"window-s", 45}}, "needed-gbps", 1111.1, 1111.2},
 	{"sizing", {{"window-s", 300}, {"preemption-s", 45}}, "needed-gbps", 1111.1, 1111.2},
-	{"sizing", {{"daily", 0}, {"kept", 1}}, "drives", 30, 30}, /* 166.7 * 1.25 / 7 = 29.8 */
+	/* 166.7 GB/s * 10/8 for parity / 7 GB/s a drive = 29.8 drives */
+	{"sizing", {{"daily", 0}, {"kept", 1}}, "drives", 30, 30},
 	{"sizing", {{"daily", 0}, {"kept", 1}, {"redundancy", 1}}, "drives", 72, 72},
 	{"sizing", {{"daily", 0}}, "binding", 1, 1},
 	{"sizing", {{"daily", 48}}, "binding", 2, 2},
@@ -263,12 +264,12 @@ static const struct {
 	const char *preset;
 	double bytes;
 } token_bytes[] = {
-	{"llama-3.1-8b", 131072},   /* 32 x 2 x 8 x 128 x 2 */
-	{"llama-3.1-70b", 327680},  /* 80 x 2 x 8 x 128 x 2 */
-	{"llama-3.1-405b", 516096}, /* 126 x 2 x 8 x 128 x 2 */
-	{"qwen2.5-72b", 327680},    /* 80 x 2 x 8 x 128 x 2 */
-	{"qwen3-32b", 262144},	    /* 64 x 2 x 8 x 128 x 2 */
-	{"mistral-7b", 131072},	    /* 32 x 2 x 8 x 128 x 2 */
+	{"llama-3.1-8b", 131072},   /* 32 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"llama-3.1-70b", 327680},  /* 80 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"llama-3.1-405b", 516096}, /* 126 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"qwen2.5-72b", 327680},    /* 80 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"qwen3-32b", 262144},	    /* 64 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"mistral-7b", 131072},	    /* 32 layers x 2 x 8 heads x 128 x 2 bytes */
 	{"deepseek-v3", 70272},	    /* 61 x 576 x 2 */
 };
 

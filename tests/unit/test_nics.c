@@ -148,34 +148,34 @@ static void choose(const char *transport)
 	char text[PENSTOCK_TEXT_MAX];
 
 	open_sides(transport, NULL);
-	/* If both cards are equally near, the window gets the first card of the list. */
+	/* If both cards are equally near, the client uses the first card of the list. */
 	assert_int_equal(penstock_object_release(window_at(A, "")), 0);
-	/* The window gets the card that is nearer. */
+	/* The client uses the card that is nearer to the window's memory. */
 	far_host[0] = 2;
 	window = window_at(B, "");
 	assert_int_equal(move(window, B), LEN);
 	assert_int_equal(((unsigned char *)penstock_object_ptr(buffer))[LEN - 1], 7);
 	judge(window, true, text);
 	assert_int_equal(penstock_object_release(window), 0);
-	/* The nearer card has no link, so the window gets the other card. */
+	/* The nearer card has no link, so the client uses the other card. */
 	down[1] = true;
 	window = window_at(A, B " is nearer, but has no link");
 	assert_int_equal(move(window, A), LEN);
 	assert_int_equal(penstock_object_release(window), 0);
-	/* If no card has a link, the window gets the nearer card. */
+	/* If no card has a link, the client uses the nearer card. */
 	down[0] = true;
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
 	down[0] = down[1] = false;
-	/* The server has declined the token of a window with the nearer card. So the next window
-	 * gets the other card. */
+	/* The server has declined a token with the nearer card. So for the next window, the client
+	 * uses the other card. */
 	window = window_at(B, "");
 	judge(window, false, text);
 	assert_non_null(strstr(text, "prefer other cards than that of " B));
 	assert_int_equal(penstock_object_release(window), 0);
 	window = window_at(A, B " is nearer, but a transfer has just failed there");
 	assert_int_equal(move(window, A), LEN);
-	/* The server has declined tokens with both cards. So the next window gets the nearer card
-	 * again. */
+	/* The server has declined tokens with both cards. So for the next window, the client uses
+	 * the nearer card again. */
 	judge(window, false, text);
 	assert_int_equal(penstock_object_release(window), 0);
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
@@ -194,8 +194,8 @@ static void chosen_rc1(void **state)
 	choose("rc1");
 }
 
-/* A window in memory of a GPU gets the card that is nearest to the GPU. The distances from a GPU
- * differ from the distances from host memory. */
+/* For a window in memory of a GPU, the client must use the card that is nearest to the GPU. The
+ * distances from a GPU differ from the distances from host memory. */
 static void gpu(void **state)
 {
 	struct penstock_device *dev;
@@ -214,8 +214,8 @@ static void gpu(void **state)
 	penstock_device_close(dev);
 }
 
-/* If a card cannot register a window, the window gets the other card. If the server cannot reach
- * the window's card, the move fails. */
+/* If a card cannot register the memory of a window, the client must use the other card. If the
+ * server cannot reach the card in the token, the transfer fails. */
 static void failures(void **state)
 {
 	struct penstock_object_window *window;

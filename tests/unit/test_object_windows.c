@@ -23,7 +23,7 @@ static bool cut(const struct pst_wire_buffer *buffer);
 #define LEN 64u
 
 static const struct pst_wire_client_ops transport;
-static struct pst_wire_client wire_client; /* has no network cards */
+static struct pst_wire_client wire_client; /* a client without network cards */
 static struct pst_wire_buffer wire_buffer = {.client = &wire_client};
 static struct pst_wire_grant inner = {.ops = &transport, .buffer = &wire_buffer};
 static struct penstock_device device = {.name = "test:0", .serial = 7};
@@ -46,8 +46,8 @@ static void answer_fill(struct pst_object_call *call, const char *reply)
 		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
 }
 
-/* Judges a response to a GET with the window `to` whose header x-amz-rdma-reply is `reply`. Returns
- * the next step of the request. */
+/* Lets the client judge a response to a GET that was sent with the window `to`. `reply` is the
+ * response's header x-amz-rdma-reply. Returns the next step of the request. */
 static enum penstock_object_next answer_to(struct pst_object_windows *windows,
 					   struct pst_window *to, const char *reply,
 					   const char *checksum)

@@ -227,7 +227,7 @@ static void writes_prefer_the_most_direct_path(void **state)
 		expect_paths((enum pst_residency)r, "odirect staged bounce");
 }
 
-/* Path mapped never serves a write, even if the path's probe says that it could. */
+/* A write must never use path mapped, even if the path's probe says that it could. */
 static void writes_are_never_mapped(void **state)
 {
 	(void)state;
@@ -339,7 +339,8 @@ static void unproven_path_is_not_planned(void **state)
 		path_state("p2p")->facts.class_ = PENSTOCK_DIRECT;
 		path_state("p2p")->facts.quick = true;
 		path_state("p2p")->proven = -1;
-		expect_paths(PST_COLD, "staged mapped bounce"); /* The other paths remain. */
+		/* the other paths remain in the plan */
+		expect_paths(PST_COLD, "staged mapped bounce");
 		expect_paths(PST_WARM, "mapped bounce staged");
 		expect_why("p2p", PST_COLD, whys[i]);
 		in.require = PENSTOCK_NO_CPU_COPY;
@@ -376,7 +377,8 @@ static void residency_matters_if_a_path_uses_the_cache(void **state)
 	(void)state;
 	assert_true(residency_matters());
 	in.require = PENSTOCK_NO_CPU_COPY;
-	/* This class allows path mapped, which uses the page cache. */
+	/* This class allows path mapped, which uses the page cache, so it matters which bytes are
+	 * cached. */
 	assert_true(residency_matters());
 	in.require = PENSTOCK_DIRECT;
 	assert_false(residency_matters());
@@ -427,7 +429,8 @@ static void reasons_of_a_write(void **state)
 		expect_why("mapped", (enum pst_residency)r, PENSTOCK_WHY_NOT_WRITE);
 	}
 	path_close("mapped", PENSTOCK_WHY_NO_READONLY_REG);
-	/* The reason NOT_WRITE takes precedence over the reason that the path's probe found. */
+	/* The reason PENSTOCK_WHY_NOT_WRITE takes precedence over the reason that the path's probe
+	 * found. */
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NOT_WRITE);
 }
 

@@ -328,7 +328,7 @@ static void garbage(void **state)
 		line_ends(&line);
 	}
 	assert_int_equal(atomic_load(&plane.counts.malformed), sent + 2);
-	/* The other tenant must still be connected. */
+	/* The tenant that sent no invalid message must still be connected. */
 	memory_open(&calm, BUFFER);
 	line_close(&calm);
 }

@@ -91,7 +91,7 @@ static void missing_storage_features_close_paths(void **state)
 	st.facts.mappable = false;
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("mapped", -1, PENSTOCK_WHY_NOT_MAPPABLE);
-	st.facts.fd = -1; /* The storage has no file. */
+	st.facts.fd = -1; /* simulates a storage without a file */
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("mapped", -1, PENSTOCK_WHY_NO_FD);
 	expect_path("staged", -1, PENSTOCK_WHY_NO_FD);

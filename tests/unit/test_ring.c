@@ -173,8 +173,8 @@ static int fake_unregister(struct penstock_device *dev, void *mem, struct pst_er
 	return 0;
 }
 
-/* Pins the ring in two pieces, which cover the ring without overlap. Closing the ring unregisters
- * both pieces. */
+/* Pins the ring (the memory that holds a lane's slots) in two pieces, which cover it without
+ * overlap. Closing the ring unregisters both pieces. */
 static void pinned_in_two_pieces(void **state)
 {
 	const struct pst_numa near = {.node = -1};
@@ -200,8 +200,8 @@ static void pinned_in_two_pieces(void **state)
 	assert_int_equal(registered_count, 0);
 }
 
-/* A forked child does not inherit the ring's memory. If parent and child shared its pages, a write
- * would replace a page (copy-on-write) while a DMA transfer uses the old one. */
+/* A forked child must not inherit the ring, the pinned memory of a lane. If parent and child shared
+ * its pages, a write would replace a page (copy-on-write) while a DMA transfer uses the old one. */
 static void forked_child_does_not_inherit_the_ring(void **state)
 {
 	const struct pst_numa near = {.node = -1};

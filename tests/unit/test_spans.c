@@ -33,7 +33,7 @@ static void no_bytes(void **state)
 	assert_int_equal(req.total, 0);
 	seg_add(100, 10, arena);
 	seg_add(0, 0, NULL);
-	seg_add(110, 10, arena + 10); /* Extends the span of bytes 100 to 109. */
+	seg_add(110, 10, arena + 10); /* continues the span of bytes 100 to 109 */
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 20);
@@ -69,7 +69,7 @@ static void gaps_and_lower_offsets_split_spans(void **state)
 	seg_add(1000, 100, arena);
 	/* A gap of one byte separates this segment from the first one. */
 	seg_add(1101, 100, arena + 1000);
-	seg_add(500, 100, arena + 2000); /* Ends before the first segment. */
+	seg_add(500, 100, arena + 2000); /* ends before the first segment begins */
 	seg_add(999, 5, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 4);

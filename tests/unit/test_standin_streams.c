@@ -154,7 +154,7 @@ static void default_stream_waits_for_blocking_streams(void **state)
 	(void)state;
 	need_memops();
 	assert_int_equal(cu->cuEventCreate(&e, PST_CU_EVENT_NO_TIMING), PST_CU_OK);
-	stream_hold(stream); /* This does not block the default stream. */
+	stream_hold(stream); /* a waiting non-blocking stream does not block the default stream */
 	assert_int_equal(cu->cuMemcpyDtoHAsync(pinned, big, MIB, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuEventRecord(e, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuEventSynchronize(e), PST_CU_OK);

@@ -273,7 +273,8 @@ static void lanes_run_near_the_device(void **state)
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
 	assert_true(CPU_EQUAL(&new_cpus, &near.cpus));
 	assert_int_equal(sched_setaffinity(0, sizeof(old_cpus), &old_cpus), 0);
-	/* This process may use no CPU of the node, so the thread's affinity stays unchanged. */
+	/* This process may not use any CPU of the device's node, so the thread's affinity must stay
+	 * unchanged. */
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
 	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);

@@ -549,7 +549,8 @@ static void bounds_an_import_by_its_export(void **state)
 	penstock_device_close(opts.device);
 }
 
-/* The owner of a window of shm1 must be the user that made the request. */
+/* A server must refuse a window of shm1 (memory that the client shares) unless its owner is the
+ * user that made the request. */
 static void checks_the_windows_owner(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};

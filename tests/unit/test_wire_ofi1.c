@@ -302,7 +302,7 @@ static void refused(struct sides *s, const char *token, enum penstock_op op, uin
 	if (result >= 0)
 		fail_msg("%s: the server reports %" PRId64, what, result);
 	assert_memory_equal(copy, s->at, LEN);
-	/* The server must not receive bytes of the client either. */
+	/* A refused move must not pass any bytes of the client to the server. */
 	assert_memory_equal(local, before, sizeof(local));
 	free(copy);
 }

@@ -250,9 +250,9 @@ static bool check_hangs(unsigned stall_ms)
 	return right;
 }
 
-/* The other ranks report a stopped rank as hanging, and the stopped rank gets that error when it
- * resumes. The first time limit is short, because the test waits for all of it. If the machine
- * is too busy for that limit, the test repeats with ten times the limit. */
+/* The other ranks report a stopped rank as hanging, and the stopped rank gets an error when it
+ * resumes. The first time limit is short, because the test waits for all of it. If the machine is
+ * too busy for that limit, the test repeats with ten times the limit. */
 static void test_rank_hangs(void **state)
 {
 	(void)state;

@@ -260,9 +260,9 @@ static void test_file_changes(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* An allocator that returns unaligned memory at one of its calls. This memory must be freed
- * once. The iterator must fail, either when it is opened or at the tensor that needs the
- * memory. */
+/* An allocator of the test that returns unaligned memory at one of its calls. The library must free
+ * this memory once. The iterator must fail, either when it is opened or at the tensor that needs
+ * the memory. */
 static unsigned unaligned_calls, unaligned_call;
 static char *unaligned_ptr;
 
