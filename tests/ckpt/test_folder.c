@@ -176,7 +176,7 @@ static void test_list(void **state)
 	check_one(0, &l, "step-1", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(1, &l, "step-4", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(2, &l, "step-2", PENSTOCK_CKPT_COMPLETE, "no manifest");
-	/* Without a marker, the newest file gives the checkpoint's time. That is the manifest,
+	/* step-3 has no marker, so list takes the time of its newest file. That is the manifest,
 	 * which the test has just written, so step-3 is the newest checkpoint. */
 	check_one(3, &l, "step-3", PENSTOCK_CKPT_INCOMPLETE, "no marker");
 	assert_int_equal(l.ckpts[0].part_count, 3);
@@ -738,8 +738,9 @@ static void test_dangling_link(void **state)
 	assert_true(exists("c/.metadata"));
 }
 
-/* A folder that has only links to the parts of another checkpoint is not a checkpoint. If prune
- * removed it with the targets of its links, the other checkpoint would lose its parts. */
+/* A folder that has only links to the parts of another checkpoint does not count as a checkpoint.
+ * Otherwise prune could remove it together with the targets of its links, and the other checkpoint
+ * would lose its parts. */
 static void test_links_to_another_checkpoint(void **state)
 {
 	char target[PATH_MAX + 64];
@@ -757,8 +758,8 @@ static void test_links_to_another_checkpoint(void **state)
 		snprintf(target, sizeof(target), "%s", in_root(from));
 		snprintf(from, sizeof(from), "best/%s", names[i]);
 		assert_int_equal(symlink(target, in_root(from)), 0);
-		/* This folder has the name of the checkpoint, so its links look like those of a
-		 * striped save. */
+		/* The folder other/new has the same name as the checkpoint `new`, so its links look
+		 * like those of a save with option `stripe`. */
 		snprintf(from, sizeof(from), "other/new/%s", names[i]);
 		assert_int_equal(symlink(target, in_root(from)), 0);
 	}

@@ -350,8 +350,8 @@ static void test_damaged(void **state)
 	free(bytes);
 }
 
-/* All manifests of a folder together may have 1 GiB. A file that exceeds this is refused before
- * it is read. The test uses a sparse file. */
+/* All manifests of a folder together may have at most 1 GiB. A file that exceeds this limit is
+ * refused before it is read. The test uses a sparse file. */
 static void test_too_large(void **state)
 {
 	static const uint64_t most = 1ull << 30;

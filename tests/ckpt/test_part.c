@@ -356,7 +356,8 @@ static int remove_folder(void *user, uint64_t bytes)
 	return 0;
 }
 
-/* The folder of the part is removed while the part is written. */
+/* The folder of the part is removed while the part is written, so the write must fail with
+ * ENOENT. */
 static void test_folder_removed(void **state)
 {
 	char path[PATH_MAX + 8];

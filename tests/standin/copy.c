@@ -103,7 +103,8 @@ static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum s
 		goto out;
 	}
 	op->copy = piece;
-	if (s->capturing) { /* each launch reads the source again, even if it is pageable */
+	/* each launch of the graph reads the source again, even if the source is pageable */
+	if (s->capturing) {
 		rc = capture_op(s, op, queue_for(&piece, dst.place, src.place));
 		goto out;
 	}

@@ -296,7 +296,7 @@ enum pst_cu_result kernel_run(struct op *op)
 	return op->kernel.function->run(op);
 }
 
-/* Makes the operation of a launch. */
+/* Creates the stream operation for a launch of this kernel. */
 static struct op *kernel_op(const struct pst_cu_function *function, unsigned int blocks,
 			    void **args)
 {

@@ -122,7 +122,8 @@ static void route_probe(struct penstock_device *dev, enum penstock_op op)
 		struct pst_path_state *state = &route->paths[i];
 
 		state->usable = !pst_paths[i]->probe(route, &state->facts, &state->err, state->fix);
-		state->facts.chunk_first = 0; /* Chunks have their full size from the start. */
+		/* every chunk has its full length, also the first ones of a request */
+		state->facts.chunk_first = 0;
 	}
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {

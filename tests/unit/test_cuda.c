@@ -326,7 +326,8 @@ static void pointers_are_classified(void **state)
 	assert_int_equal(ops->classify(dev, (void *)(uintptr_t)managed, &got), 1);
 	assert_true(got.managed);
 	assert_int_equal(ops->free(dev, (void *)(uintptr_t)managed, &err), 0);
-	/* Older drivers need a current context for this call. The library uses an existing one. */
+	/* Older drivers need a current context for cuPointerGetAttributes. The library then uses an
+	 * existing context. */
 	if (is_standin()) {
 		standin_fail("cuPointerGetAttributes:1:201");
 		assert_int_equal(ops->classify(dev, mem, &got), 1);
@@ -550,7 +551,8 @@ static void export_and_import(void **state)
 	device_close(dev);
 }
 
-/* Runs in a child, with a driver that has dma-buf: a range need not begin or end at a page. */
+/* Runs in a child, with a driver that supports dma-buf: the library must also export a range that
+ * does not begin or end at a page border. */
 static int dma_buf(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");

@@ -353,7 +353,7 @@ static void failed_copies_report_errors(void **state)
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
 	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, queue_out(host, mem, BIG));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, queue_in(mem, host, BIG));
-	/* needs more events than the copier created when it was opened */
+	/* These copies need more events than the copier created when it was opened. */
 	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventCreate:1:2", -ENOMEM, copy_and_record());
@@ -418,7 +418,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
 		last = ticket_record();
 		assert_int_equal(ops->query(cp, first), 0);
-		delay(20000, 3); /* Makes the second copy finish later. */
+		delay(20000, 3); /* delays the second copy, so that it ends after the first one */
 		stream_release(s);
 		standin_fail(fails[i]);
 		assert_int_equal(queue_out(host + 2 * MIB, mem, BIG), 0);
@@ -505,7 +505,7 @@ static void call_all_operations(void)
 	KEEPS_CONTEXT(!(w = words_alloc(d, 8)));
 	KEEPS_CONTEXT(stream_store(d, PST_CU_STREAM_LEGACY, &w[0], 1));
 	KEEPS_CONTEXT(stream_await(d, PST_CU_STREAM_LEGACY, &w[1], 0));
-	/* the driver waits for the stream in this call */
+	/* words_free makes a driver call that waits for the stream */
 	KEEPS_CONTEXT((words_free(d, w, 8), 0));
 	KEEPS_CONTEXT((ops->copier_close(c), 0));
 	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));

@@ -657,7 +657,8 @@ static void believes_the_card(void **state)
 	close_sides(&s);
 }
 
-/* If the client never writes the bytes of a PUT, the server's move ends at its time limit. */
+/* If the client never writes the bytes of a PUT, the server's transfer must end at its time
+ * limit. */
 static void waits_no_longer_than_its_limit(void **state)
 {
 	static unsigned char local[4096];
@@ -771,7 +772,7 @@ static void survives_the_failure_of_each_call(void **state)
 		if (!transfer_with_failure(&s, at % 2 ? PENSTOCK_READ : PENSTOCK_WRITE))
 			failed++;
 		calls = fake_card.calls - calls;
-		/* After the failure, transfers succeed again. */
+		/* After the failure, transfers must succeed again. */
 		fake_card_lock();
 		fake_card.fail_at = 0;
 		fake_card_unlock();

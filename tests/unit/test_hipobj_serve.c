@@ -457,8 +457,8 @@ static void refuses_requests(void **state)
 	gateway_end();
 }
 
-/* Only the access key that opened a session can use it. A session ends after one READY, and after a
- * request with a wrong cookie. */
+/* Only the access key that opened a session may use it. The session ends after the request READY,
+ * which moves its bytes, and after a request with a wrong cookie. */
 static void keeps_sessions_apart(void **state)
 {
 	char session[64], foreign[64];

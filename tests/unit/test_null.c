@@ -432,7 +432,8 @@ static void null_texts(void **state)
 	assert_string_equal(penstock_errmsg(), penstock_why_text(PENSTOCK_WHY_STALE));
 }
 
-/* Functions without a pointer that must not be NULL. */
+/* Public functions that have no pointer parameter which must not be NULL, so the cases above need
+ * not call them. */
 static const char *const without_pointers[] = {
 	"penstock_dtype_bits", "penstock_dtype_name", "penstock_errmsg",
 	"penstock_errwhy",     "penstock_stats",      "penstock_topo",

@@ -114,8 +114,8 @@ static void no_memory_for_a_part(void **state)
 	}
 }
 
-/* The buffers of a closed upload are used again by the next one. The process keeps at most KEPT_MAX
- * of them, and only those of the usual length. */
+/* The next upload uses the buffers of a closed upload again. The process keeps at most KEPT_MAX of
+ * them, and only those of the usual length. */
 static void kept_buffers(void **state)
 {
 	struct pst_object_upload *up = calloc(1, sizeof(*up));

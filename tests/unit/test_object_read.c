@@ -34,9 +34,9 @@ int __wrap_pst_object_call_run(struct pst_object_call *call, struct pst_err *err
 	return 0;
 }
 
-/* Sets the responses of the server. `status_of_head` is the status of its refusals of HEAD, or 0.
- * The checksum in the responses is that of the object's bytes, or another one if `wrong` is
- * true. */
+/* Sets the responses of the server. `status_of_head` is the status with which it refuses HEAD
+ * requests, or 0. The checksum in the responses is that of the object's bytes, or another one if
+ * `wrong` is true. */
 static void answer_set(unsigned status_of_head, bool wrong)
 {
 	struct iovec iov = {bytes, LEN};
@@ -48,7 +48,7 @@ static void answer_set(unsigned status_of_head, bool wrong)
 	pst_object_sum_text(PST_HASH_CRC64NVME, crc ^ wrong, answer.crc64nvme);
 }
 
-/* Reports a read of the whole object as received, and returns the read's result. */
+/* Simulates that a read of the whole object was received, and returns the result of the read. */
 static int64_t read_all(struct pst_object *object, struct pst_err *err)
 {
 	struct iovec iov = {bytes, LEN};

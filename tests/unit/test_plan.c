@@ -202,7 +202,7 @@ static void slow_paths_come_last(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_FAST;
 	expect_paths(PST_WARM, "bounce p2p staged mapped");
-	/* If path bounce is slow, it does not come first. */
+	/* If path bounce is slow, it does not come first in the plan. */
 	path_state("bounce")->facts.quick = false;
 	expect_paths(PST_WARM, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_THRIFTY;

@@ -378,7 +378,8 @@ static void nothing_lands_after_a_release(void **state)
 	assert_non_null(local);
 	open_sides(&s, "rc1", false);
 	memset(local, 0x22, BUFFER_LEN);
-	/* The move has 5 transfers, so the release comes after each of the first four. */
+	/* The move consists of 5 transfers, so the test releases the window after each of the first
+	 * four. */
 	for (unsigned after = 1; after < 5; after++)
 		release_within(&s, local, after);
 	close_sides(&s);

@@ -224,7 +224,8 @@ static void tcp1_uses_memory_of_the_caller(void **state)
 	close_sides(&s);
 }
 
-/* The client prefers transport shm1. It uses tcp1 for windows that shm1 cannot share. */
+/* The client must prefer transport shm1, and use tcp1 for windows (memory that the server may
+ * access) that shm1 cannot share. */
 static void picks_a_transport_for_each_window(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -301,7 +302,8 @@ static void a_move_wakes_up_one_channel(void **state)
 	close_sides(&s);
 }
 
-/* Many moves are in flight on several channels. A program can wait for them with poll(2). */
+/* Many moves are in flight on several channels (threads of the server). A program can wait for them
+ * with poll(2). */
 static void many_moves_complete_once(void **state)
 {
 	static unsigned char local[64][65536];

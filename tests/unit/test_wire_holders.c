@@ -78,7 +78,7 @@ static const struct pst_wire_devices devices = {.alloc = device_alloc,
 						.serial = device_serial,
 						.export_memory = device_export};
 
-/* The behaviour of a server after it has received the window's memory. */
+/* What a server does after it has received the window's memory. */
 enum how { DIES, HANGS_UP, SAYS_NOTHING, ENDS };
 
 static int tell(int fd, char c)

@@ -453,7 +453,7 @@ static void settled_windows_share_an_endpoint(void **state)
 	close_sides(&s);
 }
 
-/* The client compares the checksum of the window with the server's checksum. */
+/* The client must compare the checksum of the window with the server's checksum. */
 static void checksum_decides(void **state)
 {
 	struct penstock_object_client_info info = {.size = sizeof(info)};

@@ -433,7 +433,7 @@ static inline void job_start(struct job *job)
 	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
 	setenv("PENSTOCK_STANDIN_PEER", job->no_peer ? "0" : "1", 1);
 	for (unsigned i = 0; i < job->ranks; i++) {
-		outcomes[i].ret = 1; /* until the rank writes its result */
+		outcomes[i].ret = 1; /* 1 until the rank writes its result */
 		job->pids[i] = fork_rank(job, i);
 	}
 }

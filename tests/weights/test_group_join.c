@@ -389,7 +389,7 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
 		pst_link_send(&link, UINT64_MAX, &answer,
-			      &said); /* only the first said_len bytes */
+			      &said); /* sends only the first said_len bytes */
 	}
 	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;
