@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the shell script of `penstock check --fix-script`. For each gate that is not open, the
- * script has a comment and, if a command can open the gate, that command. If only other software
- * needs the gate, the command is commented out. Called by check.c. This code only prints the
- * script; it must never run it.
+ * Prints the shell script of `penstock check --fix-script`. A gate is a requirement of a path. For
+ * each gate that is not open, the script has a comment and, if a command can open the gate, that
+ * command. If only other software needs the gate, the command is commented out. Called by check.c.
+ * This code only prints the script; it must never run it.
  */
 #include "check_script.h"
 

@@ -158,8 +158,8 @@ static bool file_is_memory(int fd, unsigned depth)
 		return number_is_memory(stat_buf.st_rdev, depth);
 	if (major(stat_buf.st_dev))
 		return number_is_memory(stat_buf.st_dev, depth);
-	/* The device number of a file system on several devices, such as btrfs, is that of no
-	 * device. */
+	/* A file system on several devices, such as btrfs, reports a device number that belongs to
+	 * no device. In that case the code uses the device in /proc/self/mountinfo. */
 	return mount_id(fd, &id) && mount_source(id, source, sizeof(source)) &&
 	       !stat(source, &stat_buf) && S_ISBLK(stat_buf.st_mode) &&
 	       number_is_memory(stat_buf.st_rdev, depth);

@@ -59,7 +59,7 @@ static bool parse_seconds(const char *option, uint64_t *out)
 	return true;
 }
 
-/* Takes an option with a text. Returns false if the option has none. */
+/* Handles an option whose value is stored as text. Returns false if `c` is another option. */
 static bool text_option(int c, struct gw_options *o)
 {
 	const char **texts[] = {[ROOT - ROOT] = &o->root,
