@@ -58,7 +58,7 @@ struct gdsio_args {
 };
 
 struct gdsio_result {
-	struct tally tally; /* sum of the library's reports; empty without the library */
+	struct tally tally;  /* sum of the library's reports; empty without the library */
 	uint64_t bytes, ops; /* number of bytes moved, and number of transfers */
 	uint64_t size;	     /* number of bytes of all files together */
 	double latency_us;   /* sum of the latencies of all transfers */

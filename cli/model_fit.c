@@ -32,7 +32,7 @@ static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"req
 
 enum regime {
 	ONE_HOP,  /* one slow hop, such as a drive */
-	COPIES, /* CPU copies: path bounce, from the page cache */
+	COPIES,	  /* CPU copies: path bounce, from the page cache */
 	REGISTERS /* path mapped */
 };
 

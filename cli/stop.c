@@ -17,8 +17,8 @@
 volatile sig_atomic_t stop_signal;
 
 static volatile sig_atomic_t stop_signal_s; /* monotonic time of the last signal, in seconds */
-static volatile sig_atomic_t aborting; /* the command is removing incomplete output */
-static volatile sig_atomic_t abort_stop; /* a signal arrived while `aborting` was set */
+static volatile sig_atomic_t aborting;	    /* the command is removing incomplete output */
+static volatile sig_atomic_t abort_stop;    /* a signal arrived while `aborting` was set */
 
 /*
  * Records the first signal. A second signal that comes later than TWICE_S ends the process at once,

@@ -61,8 +61,7 @@ static int open_cold(const char *name, bool *from_drive)
 	/* Some kernels accept O_DIRECT for a file of tmpfs, but still copy from memory. */
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
 	if (direct < 0) {
-		/* 		*from_drive = false; /* neither worked, so bytes may come from
-		 *   memory */
+		*from_drive = false; /* the bytes may come from memory, as both ways failed */
 		return fd;
 	}
 	close(fd);

@@ -251,7 +251,8 @@ static int op_log_refused(const struct op *op, int64_t ret)
 	return code == CUF_IO_NOT_SUPPORTED ? CUF_BATCH_NOCOMPAT_ERROR : code;
 }
 
-/* Keeps a refused operation until the caller reads its event. */
+/* Marks the operation as refused, and stores the error in op->ret for the event that the caller
+ * reads later. */
 static void op_refuse(struct batch *b, struct op *op, int64_t ret)
 {
 	int code = op_log_refused(op, ret);

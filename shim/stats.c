@@ -71,7 +71,8 @@ static unsigned hist_bin(uint64_t len)
 	return bin < CUF_HIST_BINS ? bin : CUF_HIST_BINS - 1;
 }
 
-/* Returns the ordinal of the device if it is a GPU with counters, else -1. */
+/* Returns the ordinal of the device if it is one of the first CUF_GPUS GPUs, which have counters,
+ * else -1. */
 static int gpu_ordinal(const struct penstock_device *dev)
 {
 	for (int i = 0; i < CUF_GPUS; i++)

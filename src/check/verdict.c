@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Derives the verdict from the lines of all gates. The verdict tells whether bytes arrive and
- * in which class, and has a sentence for people. If the probe has measured a path, its result
- * counts more than the gates. Called by check.c. The verdict must never be "direct" if it
- * depends on an unknown line.
+ * Derives the verdict from the lines of all gates. The verdict tells whether bytes arrive and in
+ * which class, and has a sentence for people. If the probe (a test transfer) has measured a path,
+ * this result counts more than the gates (conditions of a path). Called by check.c. The verdict
+ * must never be "direct" if it depends on a gate whose state is unknown.
  */
 #include "verdict.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Describes the folder of one checkpoint: lists its files, finds the marker, and compares the parts
- * with the manifests. A checkpoint that PyTorch itself has written has no manifest. It is complete
- * if it has its marker; if the marker is an index of safetensors files, all files that the index
- * names must exist, too. Called by list.c, verify.c and prune.c.
+ * Describes the folder of one checkpoint: lists its files, finds the marker (such as .metadata,
+ * which a save writes last), and compares the parts with the manifests. A checkpoint that PyTorch
+ * itself has written has no manifest. It is complete if it has its marker; if the marker is an
+ * index of safetensors files, all files that the index names must exist, too. Called by list.c,
+ * verify.c and prune.c.
  */
 #include "ckpt/folder.h"
 
@@ -243,8 +244,9 @@ set_state(struct pst_ckpt_folder *f, enum penstock_ckpt_state state, const char 
 	va_end(args);
 }
 
-/* Returns the marker of the whole checkpoint: .metadata, an index, or model.safetensors, which is
- * the only file of a model without an index. Returns NULL if the folder has none of them. */
+/* Returns the marker of the whole checkpoint, which a save writes last: .metadata, an index, or
+ * model.safetensors, which is the only file of a model without an index. Returns NULL if the folder
+ * has none of them. */
 static const struct pst_ckpt_file *find_marker(const struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -288,8 +290,8 @@ static bool all_rank_markers(const struct pst_ckpt_folder *f, unsigned ranks,
 	return true;
 }
 
-/* Finds the marker. If the marker is missing or empty, sets the state and returns false. Otherwise
- * returns true: the checkpoint may be complete. */
+/* Finds the marker, the file that a save writes last. If the marker is missing or empty, sets the
+ * state and returns false. Otherwise returns true: the checkpoint may be complete. */
 static bool check_marker(struct pst_ckpt_folder *f)
 {
 	const struct pst_ckpt_file *marker = find_marker(f);

@@ -18,7 +18,7 @@ enum pst_file_kind {
 	PST_FILE_OTHER,	      /* not a file of a checkpoint */
 	PST_FILE_PART,	      /* *.distcp, *.safetensors */
 	PST_FILE_MARKER,      /* .metadata, *.safetensors.index.json */
-	PST_FILE_RANK_MARKER, /* __N.metadata: the marker of rank N, which saved for itself */
+	PST_FILE_RANK_MARKER, /* __N.metadata: marker of a rank N that saves without the others */
 	PST_FILE_MANIFEST,    /* *penstock.manifest */
 	PST_FILE_TEMP,	      /* a file that an interrupted write has left */
 };
@@ -51,7 +51,7 @@ struct pst_ckpt_folder {
 	struct pst_ckpt_file *files;
 	uint64_t count, capacity;
 	bool found; /* whether the folder has a file of a checkpoint that is not temporary */
-	struct penstock_ckpt ckpt; /* the description; `path` is the caller's, `text` is below */
+	struct penstock_ckpt ckpt; /* ckpt.path belongs to the caller, ckpt.text is `text` */
 	char text[PENSTOCK_TEXT_MAX];
 };
 

@@ -15,7 +15,8 @@
 /* Maximum number of bytes of a manifest that is written, which lists about 5 million items. */
 #define PST_MANIFEST_WRITE_MAX (512ull << 20)
 /* Maximum number of bytes of all manifests of a folder. They are in memory at the same time. While
- * a save replaces a checkpoint, the folder has the manifests of both. */
+ * a save replaces a checkpoint, the folder has the manifests of the old and of the new
+ * checkpoint. */
 #define PST_MANIFEST_READ_MAX (2 * PST_MANIFEST_WRITE_MAX)
 /* The end of the name of each manifest. */
 #define PST_MANIFEST_END "penstock.manifest"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_part_write and penstock_part_read: checks the items, opens the file, makes
- * slices of the items' segments, moves them, and stores or compares the items' checksums. Called by
- * bindings and programs, by penstock_weights_save, and by the code that verifies checkpoints.
+ * Implements penstock_part_write and penstock_part_read: checks the items, opens the file, divides
+ * the items' segments into slices, transfers them, and stores or compares the items' checksums.
+ * Called by bindings and programs, by penstock_weights_save, and by the code that verifies
+ * checkpoints.
  */
 #include <errno.h>
 #include <limits.h>

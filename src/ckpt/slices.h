@@ -30,11 +30,12 @@ struct pst_slices {
 };
 
 /* Adds the slices of one segment of item `item`. `sum` tells whether their checksums are wanted. If
- * the segment names no device, the function finds it. Fails with the file's name, `path`, and the
- * item's. */
+ * the segment names no device, the function finds it. The error message names the file, `path`, and
+ * the item, `name`. */
 int pst_slices_add(struct pst_slices *s, const char *path, const char *name, uint64_t item,
 		   const struct penstock_seg *seg, bool sum);
-/* Sorts the slices for requests: first those for direct paths, then the edges, each by offset. */
+/* Sorts the slices for requests: first those for direct paths, then the edges (short or unaligned
+ * slices), each by offset. */
 void pst_slices_sort(struct pst_slices *s);
 /* Sorts the slices by item and offset. */
 void pst_slices_sort_by_item(struct pst_slices *s);

@@ -39,7 +39,7 @@ struct verify {
 	struct penstock_item *pieces;
 	struct penstock_seg *segs;
 	unsigned piece_count;
-	uint64_t buffer_len;		/* number of bytes of the buffer that the pieces occupy */
+	uint64_t buffer_len;		/* bytes of the buffer that the batch's pieces occupy */
 	uint64_t moved;			/* number of bytes of earlier batches */
 	uint64_t looked_ns;		/* time of the last call of opts.look, in ns */
 	bool cancelled;			/* whether opts.look has cancelled the call */
@@ -131,7 +131,7 @@ static int read_batch(struct verify *v, struct penstock_storage *st, const char 
 
 	if (!v->piece_count)
 		return 0;
-	opts.size = sizeof(opts); /* 0 if the caller gave no options */
+	opts.size = sizeof(opts); /* opts.size is 0 if the caller gave no options */
 	opts.look = v->opts.look ? look : NULL;
 	opts.user = v;
 	ret = pst_part_read_sums(st, part, v->pieces, v->piece_count, &opts);

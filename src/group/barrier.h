@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Barriers of a group. At a barrier all ranks wait for each other, can exchange a few bytes, and
- * learn whether a rank failed or is lost. All ranks must call the functions marked "collective" in
- * the same order. Only one thread of a rank may call these functions at a time.
- * ARCHITECTURE.md, section Words, explains the project's words.
+ * Barriers of a group, which is several processes (ranks) that load a model together. At a barrier
+ * all ranks wait for each other, can exchange a few bytes, and learn whether a rank failed or is
+ * lost. All ranks must call the functions marked "collective" in the same order. Only one thread of
+ * a rank may call these functions at a time. ARCHITECTURE.md, section Words, explains the project's
+ * words.
  */
 #ifndef PST_GROUP_BARRIER_H
 #define PST_GROUP_BARRIER_H
@@ -19,7 +20,7 @@ struct penstock_group {
 		int rank; /* First rank that is lost; -1 if no rank is. */
 		int code;
 		enum penstock_why why;
-		char text[PENSTOCK_TEXT_MAX]; /* Sentence about the end of the lost rank. */
+		char text[PENSTOCK_TEXT_MAX]; /* How the lost rank ended, as a sentence. */
 	} lost;
 	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
 	 * callback from time to time. NULL if there is none. */

@@ -34,8 +34,8 @@
 /* Default time in ms that the ranks at a barrier wait for a missing rank. It is long because a rank
  * on slow storage may arrive late. */
 #define STALL_MS 600000u
-/* Default length of a window. With 16 MiB instead of 64 MiB, a first load takes 1.4 times as
- * long. */
+/* Default length in bytes of a window, a buffer that one rank fills and all ranks copy from. With
+ * 16 MiB instead of 64 MiB, a first load takes 1.4 times as long. */
 #define WINDOW (64u << 20)
 #define WINDOWS 4u
 
@@ -407,8 +407,8 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 
 /* ---- open and close ---- */
 
-/* Waits for the delay after which this host starts. Calls the caller's callback during the
- * wait. */
+/* Waits for settings.delay_ms, because hosts that load the same model start at different times.
+ * Calls the caller's callback during the wait. */
 static int await_turn(struct penstock_group *g)
 {
 	uint64_t until = pst_group_now_ms() + g->settings.delay_ms;
