@@ -112,7 +112,7 @@ EXPORT(output) double *output(void)
 	return out;
 }
 
-/* Sets `in` to the model's default values, and then applies a preset. Preset -1 changes nothing. */
+/* Writes the defaults to the input, changed by a preset; preset -1 changes nothing. */
 EXPORT(model_preset) void model_preset(unsigned model, int preset)
 {
 	const struct pst_model *m = pst_model_at(model);
@@ -207,9 +207,8 @@ EXPORT(case_text) const char *case_text(unsigned i, unsigned field)
 	}
 }
 
-/* Runs the model with the inputs of figure number `i` that others have published. Writes the
- * model's result and the published range to `out`. Returns 1 if the result is in this range, 0 if
- * it is not, and -1 after an error. */
+/* Computes a published figure and writes it to the output, with the published range behind it.
+ * Returns 1 if the figure follows, 0 if it does not, and -1 after an error. */
 EXPORT(case_run) int case_run(unsigned i)
 {
 	const struct pst_model_case *c = pst_model_case_at(i);

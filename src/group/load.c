@@ -354,9 +354,9 @@ static int copies_add(struct group_move *m, const struct penstock_seg *seg, cons
 	};
 	m->delivered += len * rows;
 	if (m->windows.host) {
-		/* The windows are in host memory, so a CPU copies the bytes into them. If the
-		 * destination is host memory, a CPU also copies the bytes from the window to the
-		 * destination. */
+		/* The copy goes through a slot (a piece of pinned staging memory), into which the
+		 * CPU copies the bytes from the window. If the destination is host memory, the CPU
+		 * also copies the bytes from the slot to the destination. */
 		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
 		sum->dram_laid += len * rows;
 	}

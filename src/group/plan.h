@@ -41,8 +41,8 @@ struct pst_group_plan {
 	/* Number of bytes of a granule: one bit of `need` stands for one granule. */
 	uint64_t granule;
 	uint64_t granules; /* Number of granules in each chunk. */
-	/* Bitmap of the granules that this rank needs. After the exchange, bitmap of the
-	 * granules that any rank needs. */
+	/* Bitmap of the granules that this rank needs. After the ranks have exchanged their
+	 * bitmaps: bitmap of the granules that any rank needs. */
 	unsigned char *need;
 	uint64_t *lens;	   /* For each chunk: number of bytes to read. */
 	unsigned runs_max; /* Largest number of runs (contiguous needed ranges) in one chunk. */
@@ -56,8 +56,9 @@ struct pst_group_plan {
 	unsigned ahead;
 };
 
-/* Cuts a model into chunks, none longer than a window, for `ranks` ranks of this host. The plan
- * keeps the pointer `settings`, so the struct must outlive the plan. */
+/* Cuts a model into chunks, none longer than a window (the shared buffer into which a rank reads a
+ * chunk), for `ranks` ranks of this host. The plan keeps the pointer `settings`, so the struct must
+ * outlive the plan. */
 int pst_group_plan_make(struct pst_group_plan *p, const struct penstock_weights *w,
 			const struct pst_group_settings *settings, unsigned ranks);
 /* Frees the lists in a plan. */

@@ -19,7 +19,7 @@ struct pst_windows {
 	struct pst_window *list; /* One for each rank. */
 	unsigned count, rank;
 	size_t len;		     /* Length of each window in bytes. */
-	struct penstock_device *dev; /* The device whose memory the windows are. */
+	struct penstock_device *dev; /* Device in whose memory the windows are. */
 	/* The device "host" if the windows are host memory, else NULL. */
 	struct penstock_device *host;
 };

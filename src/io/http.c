@@ -62,7 +62,7 @@ struct reactor {
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
-	uint64_t tick_ns; /* time of the last check */
+	uint64_t tick_ns; /* time of the last check of times and speeds */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,8 +75,8 @@ static struct pst_http_endpoint *queue, **queue_end = &queue;
 static unsigned queue_len;
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
 
-/* The child has none of the parent's reactors. It closes its copies of their sockets, so that a
- * connection ends when the parent closes it. */
+/* Runs in the child of a fork, which has none of the parent's reactors. Closes the child's copies
+ * of their sockets, so that a connection ends when the parent closes it. */
 static void http_in_child(void)
 {
 	for (unsigned i = 0; i < reactor_count; i++) {
@@ -131,7 +131,7 @@ static void call_assign(struct pst_http_call *call, struct reactor *reactor)
 	inflight++;
 }
 
-/* Sets the call's new place, and no longer counts the call as in flight. */
+/* Sets the call's new place, and removes the call from the counts of calls in flight. */
 static void call_leave(struct pst_http_call *call, struct reactor *r, int place)
 {
 	if (call->place == CALL_ACTIVE) {
@@ -198,7 +198,7 @@ static struct pst_http_endpoint *queue_take(void)
 }
 
 /* Starts waiting calls as far as the limits allow, those of each endpoint in turn. `self` is the
- * calling reactor, which gets its share without being woken. */
+ * calling reactor, which gets its share of the calls but is not woken, because it is running. */
 static void calls_dispatch(struct reactor *self)
 {
 	for (unsigned left = queue_len; left && inflight < PST_HTTP_INFLIGHT_MAX; left--) {
@@ -400,7 +400,7 @@ static struct pst_http_conn *conn_take(struct reactor *r, const struct pst_http_
 		}
 	}
 	if (!r->vacant && last)
-		/* the connection that has been idle for the longest time */
+		/* `last` has been idle for the longest time */
 		idle_close(r, last);
 	conn = r->vacant;
 	if (conn)
@@ -510,7 +510,7 @@ static void conn_event(struct reactor *r, struct pst_http_conn *conn, uint64_t n
 	struct pst_http_conn **at = &r->idle;
 
 	if (conn->fd < 0)
-		return; /* closed by an earlier event of this turn */
+		return; /* an earlier event of this loop pass has closed it */
 	if (conn->call) {
 		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
 	} else if (pst_http_conn_has_surplus(conn)) {
@@ -586,8 +586,8 @@ static int sleep_ms(struct reactor *r, uint64_t now_ns)
 	uint64_t due_ns = UINT64_MAX;
 	bool more;
 
-	/* This turn may have put a call into this reactor's own inbox after it had emptied the
-	 * inbox: each call that ends lets a waiting call start. */
+	/* This pass of the reactor's loop may have put a call into the reactor's own inbox after it
+	 * had emptied the inbox: each call that ends lets a waiting call start. */
 	pthread_mutex_lock(&lock);
 	more = r->inbox;
 	pthread_mutex_unlock(&lock);
@@ -616,7 +616,7 @@ static void *reactor_run(void *arg)
 			if (events[i].data.ptr)
 				conn_event(r, events[i].data.ptr, now_ns);
 			else if (read(r->wake_fd, &drained, sizeof(drained)) < 0)
-				continue; /* an earlier turn has read the counter already */
+				continue; /* an earlier pass of the loop has read the counter */
 		}
 		if (atomic_load(&r->cancels))
 			cancelled_end(r);

@@ -129,7 +129,7 @@ static int parse_coding(struct part value, struct pst_http_head *out)
 	return 0;
 }
 
-/* Parses a list such as "keep-alive, Upgrade". */
+/* Parses the value of the header Connection, a list such as "keep-alive, Upgrade". */
 static void parse_connection(struct part value, struct pst_http_head *out)
 {
 	while (value.len) {
@@ -202,7 +202,7 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 	return 0;
 }
 
-/* Parses "HTTP/1.1 206 Partial Content". */
+/* Parses a status line such as "HTTP/1.1 206 Partial Content". */
 static int parse_status(struct part line, struct pst_http_head *out)
 {
 	uint64_t status;

@@ -49,7 +49,7 @@ static const char *const fault_names[FAULTS] = {"eio", "short", "lost", "cut", "
 
 enum { PICK_NONE, PICK_RATE, PICK_AT };
 
-/* The parsed arguments of the path, kept in the request's wrap_state. */
+/* The parsed arguments of the path, stored in the request's wrap_state. */
 struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
@@ -242,9 +242,9 @@ struct fault_piece {
 	uint32_t pad;
 };
 
-/* The pieces of one chunk, which are moved one after the other. After the last piece, the lane
- * keeps this struct for a later chunk instead of freeing it. Functions that were called with
- * `req` may still read the struct while they return. */
+/* The pieces of one chunk, which are moved one after the other. After the last piece, the lane (a
+ * thread of the library) keeps this struct for a later chunk instead of freeing it. Functions that
+ * were called with `req` may still read the struct while they return. */
 struct fault_work {
 	struct pst_chunk *chunk;
 	struct fault_piece pieces[PIECES_MAX];

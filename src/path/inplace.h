@@ -21,9 +21,10 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 		      char *fix);
 
 /*
- * Starts the chunk in place. Returns what the function `start` of struct pst_path_ops returns. If
- * the system call fails, `explain` is called and may replace the error in chunk->err. If `explain`
- * is NULL, the chunk keeps the storage's error.
+ * Starts the transfer of the chunk, with the caller's memory as the buffer of the system call.
+ * Returns what the function `start` of struct pst_path_ops returns. If the system call fails,
+ * `explain` is called and may replace the error in chunk->err. If `explain` is NULL, the chunk
+ * keeps the storage's error.
  */
 int pst_inplace_start(struct pst_chunk *chunk, void (*explain)(struct pst_chunk *chunk));
 

@@ -21,8 +21,8 @@ static int null_probe(struct pst_route *route, struct pst_path_facts *facts, str
 static int null_start(struct pst_chunk *chunk)
 {
 	chunk->moved = chunk->len;
-	/* Only a stream-ordered request runs on a lane here, and that lane needs the chunk's
-	 * completion. */
+	/* Only a stream-ordered request runs on a lane (a thread of the library) here, and the lane
+	 * waits for the chunk's completion. */
 	if (chunk->lane)
 		pst_chunk_done(chunk, 0);
 	return 0;

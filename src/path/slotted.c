@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The paths through a slot of the lane's ring: staged and bounce. The lane starts their chunks;
- * the storage and the device move the bytes. Both paths use the caller's memory only through
- * copies of the device.
+ * The paths staged and bounce, through a slot, which is a piece of a lane's pinned memory (its
+ * ring). The lane, a thread of the library, starts their chunks; the storage and the device move
+ * the bytes. Both paths use the caller's memory only through copies of the device.
  *
  * staged: for a read, the drive's DMA fills the slot by O_DIRECT, and the device's copy engine
  * copies from the slot. A write goes the other way. The CPU touches no byte. On device host,
@@ -15,9 +15,9 @@
  * cannot use it.
  *
  * If bytes are known to be cached, the lane's thread itself copies them, chunk by chunk: while the
- * CPU copies a chunk, the copy engine copies the one before. A request that is the only one of its
- * pump uses the L2 bounce (bounce_l2.c). If it is unknown whether bytes are cached, the lane's
- * thread copies them too, and measures the time: this is the residency probe.
+ * CPU copies a chunk, the copy engine copies the one before. A request that is the only one in
+ * flight for its device uses the L2 bounce (bounce_l2.c). If it is unknown whether bytes are
+ * cached, the lane's thread copies them too, and measures the time: this is the residency probe.
  */
 #include "path/slotted.h"
 
@@ -178,10 +178,10 @@ static int staged_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
 	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
-	/* One lane is enough for reads: it keeps 16 calls in flight, and copies bytes to the
-	 * device meanwhile. Reads with two lanes were up to a fifth slower (virtio), because
-	 * threads wake up twice as often. A write first waits for its copy from the device, so
-	 * two lanes are faster. */
+	/* One lane (thread) is enough for reads: it keeps 16 calls in flight, and copies bytes to
+	 * the device meanwhile. Reads with two lanes were up to a fifth slower (virtio), because
+	 * threads wake up twice as often. A write first waits for its copy from the device, so two
+	 * lanes are faster. */
 	facts->lanes = route->op == PENSTOCK_READ ? 1 : 2;
 	facts->quick = true;
 	return 0;
@@ -214,7 +214,7 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = pump->slot_bytes;
-	/* A storage without a page cache says itself how long its transfers shall be. */
+	/* A storage without a page cache may set the best length of its transfers. */
 	most = route->st->facts.chunk_best && route->st->facts.fd < 0 ? route->st->facts.chunk_best
 								      : CHUNK_MAX;
 	if (!route->dev->facts.is_host && facts->chunk_max > most)
@@ -247,7 +247,8 @@ static void bounce_host_done(struct pst_io *io)
 	pst_chunk_done(chunk, ret);
 }
 
-/* Starts a chunk whose memory is one piece of host memory, so that it needs no slot of the ring. */
+/* Starts a chunk whose memory is one piece of host memory, so that it needs no slot (pinned staging
+ * memory). */
 static int bounce_host_start(struct pst_chunk *chunk, const struct pst_part *part, unsigned flags)
 {
 	pst_chunk_io(chunk, part->mem, chunk->off, chunk->len, flags, bounce_host_done);

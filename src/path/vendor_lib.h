@@ -52,8 +52,8 @@ struct pst_vendor_counts {
  */
 const struct pst_vendor *pst_vendor_get(struct pst_err *err);
 
-/* Reads libcufile's counters. Returns -EOPNOTSUPP if it has none, or does not count
- * for each GPU. */
+/* Reads libcufile's counters. Returns -EOPNOTSUPP if it has no counters, or no counters for each
+ * GPU. */
 int pst_vendor_count(const struct pst_vendor *lib, struct pst_vendor_counts *out);
 
 /* Returns the name of a result code of libcufile, such as "DRIVER_NOT_INITIALIZED", in static

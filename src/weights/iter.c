@@ -16,9 +16,10 @@
 #include "weights/place.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
-/* Maximum number of batches in the window. */
+/* Maximum number of batches in the window (the device memory into which tensors are read ahead). */
 #define BATCHES_MAX 64u
-/* A batch takes at most 1/BATCH_PARTS of the window. */
+/* A batch of tensors takes at most 1/BATCH_PARTS of the window, the memory for tensors read
+ * ahead. */
 #define BATCH_PARTS 4u
 #define WINDOW_LEAST (1u << 18)
 /* Maximum number of tensors that do not fit in the window and so have memory of their own. Counts
@@ -100,9 +101,9 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 	return count;
 }
 
-/* Finds `len` contiguous free bytes in the window. They are between the newest batch and the
- * window's end or, if there is too little room, at the window's start. Returns false if there
- * is no such range. */
+/* Finds `len` contiguous free bytes in the window, the device memory for tensors read ahead. They
+ * are between the newest batch and the window's end or, if there is too little room, at the
+ * window's start. Returns false if there is no such range. */
 static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
@@ -245,8 +246,8 @@ static int iter_read_ahead(struct penstock_weights_iter *it)
 
 /* ---- public functions ---- */
 
-/* Returns the length of the window in bytes: `window`, or less if all tensors, without the long
- * tensors, fit in a shorter window. */
+/* Returns the length in bytes of the memory for tensors read ahead: `window`, or less if all
+ * tensors fit in less. Long tensors do not count, because they have memory of their own. */
 static uint64_t window_for(const struct penstock_weights *w, uint64_t window, uint64_t batch_most)
 {
 	uint64_t sum = 4096;
