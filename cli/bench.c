@@ -19,7 +19,7 @@
 #include "progress.h"
 #include "stop.h"
 
-/* Longest time between two updates of the progress line. */
+/* Longest time in ns between two updates of the progress line. */
 #define PROGRESS_NS 200000000
 
 struct bench_state {
@@ -45,7 +45,8 @@ struct bench_state {
 
 /* ---- latency ---- */
 
-/* Number of buckets for each power of two; with 16, a bucket is 6 % wide. */
+/* Number of buckets of the latency histogram between a power of two and the next. With 16, a bucket
+ * is at most 6 % wide. */
 #define SUB 16
 
 static unsigned bucket_of(double us)

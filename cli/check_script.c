@@ -11,7 +11,7 @@
 
 #include "args.h"
 
-/* Returns whether the shell commands of any gate contain `word`. */
+/* Returns whether the shell commands that open any gate (a condition of a path) contain `word`. */
 static bool script_uses(const struct pst_check *check, const char *word)
 {
 	for (unsigned i = 0; i < check->line_count; i++)

@@ -655,7 +655,7 @@ static void copy_finish(struct copy *c)
 	penstock_close(c->from);
 }
 
-/* Prints the failure, and what has become of the destination. Returns the exit code. */
+/* Prints the failure, and the state in which it leaves the destination. Returns the exit code. */
 static int failure_print(struct copy *c)
 {
 	size_t n = strlen(c->text);

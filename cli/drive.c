@@ -74,7 +74,8 @@ static bool device_is_memory(const char *dir, unsigned depth)
 
 	if (depth > DEPTH_MAX || !realpath(dir, real))
 		return false;
-	/* A partition is a folder in the folder of its disk. */
+	/* In /sys, a partition's folder is inside the folder of its disk. The name of the disk is
+	 * needed. */
 	snprintf(path, sizeof(path), "%s/partition", real);
 	if (!access(path, F_OK))
 		*strrchr(real, '/') = '\0';

@@ -30,7 +30,7 @@ enum gdsio_xfer {
 };
 enum gdsio_memory { GDSIO_DEVICE = 0, GDSIO_PINNED = 2, GDSIO_MALLOC = 3, GDSIO_MMAP = 4 };
 
-/* The threads that work on one file or in one folder. */
+/* A job: threads that work on one file or in one folder. */
 struct gdsio_job {
 	/* `file` is "" if `dir` is set, and `dir` is "" if `file` is set */
 	char file[GDSIO_NAME_MAX], dir[GDSIO_NAME_MAX];

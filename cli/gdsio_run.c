@@ -41,8 +41,8 @@ static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t le
 	return gdsio_copy(r, f, true, len, error);
 }
 
-/* Sets the file offset and the length of the flow's next transfer. Returns false if the flow has
- * no more transfers. */
+/* Sets the file offset and the length of the next transfer of `f`, a sequence of transfers. Returns
+ * false if `f` has no more transfers. */
 static bool flow_next(const struct gdsio_run *r, struct flow *f)
 {
 	const struct gdsio_args *a = r->a;

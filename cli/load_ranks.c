@@ -44,7 +44,7 @@ static void remove_folder(const char *dir)
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
 	for (unsigned i = 0; fd >= 0 && i < sizeof(names) / sizeof(names[0]); i++)
-		/* The group has usually removed these files already. */
+		/* Ignores a failure, because the ranks have usually removed these files already. */
 		unlinkat(fd, names[i], 0);
 	if (fd < 0)
 		return;

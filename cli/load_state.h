@@ -34,7 +34,7 @@ struct args {
 	uint64_t ranks; /* Number of processes to fork; 0 loads in this process. */
 };
 
-/* The bytes that one device received in one process. */
+/* The result for one device in one process: number of bytes that it received, and time in s. */
 struct part {
 	char name[64];
 	uint64_t bytes;

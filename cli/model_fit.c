@@ -26,12 +26,12 @@ static const struct pst_model_setting pipeline_base[] = {
 	{"hbm-us", 0},	 {"home-us", 0},     {"wake-us", 0}, {"register-gbps", 1e6},
 };
 
-/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to the base
- * above: no drive takes part, and requests overlap. */
+/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to
+ * pipeline_base: no drive takes part, and requests overlap. */
 static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"request-us", 0}};
 
 enum regime {
-	ONE_HOP,  /* one slow hop, such as a drive */
+	ONE_HOP,  /* one slow device or link, such as a drive */
 	COPIES,	  /* CPU copies: path bounce, from the page cache */
 	REGISTERS /* path mapped */
 };

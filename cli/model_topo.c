@@ -28,7 +28,7 @@ struct device {
 	char kind[8];
 	int node;
 	struct link link;
-	char chain[CHAIN][20]; /* addresses of the bridges to the root, the nearest first */
+	char chain[CHAIN][20]; /* addresses of the bridges up to the root, nearest first */
 	unsigned chain_count;
 	/* indices of the bridges that are upstream ports of switches, the nearest first */
 	unsigned ups[CHAIN], up_count;

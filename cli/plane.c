@@ -194,7 +194,8 @@ static int plane_parse(int argc, char **argv, struct plane_args *a)
 
 static bool as_json;
 
-/* Prints where the plane listens. A program that starts the plane can wait for this line. */
+/* Prints where the plane, which is this process, listens for other processes. A program that starts
+ * the plane can wait for this line. */
 static void print_ready(const struct pl_options *options, unsigned metrics_port)
 {
 	struct json j;

@@ -33,7 +33,7 @@ struct run_args {
 	char **program; /* NULL-terminated */
 };
 
-/* Paths of the files that belong to the drop-in. */
+/* Paths of the files that belong to the drop-in (Penstock's libcufile). */
 struct dropin {
 	char dir[PATH_MAX], library[PATH_MAX + 32], name[PATH_MAX + 32], auditor[PATH_MAX + 32];
 };

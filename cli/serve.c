@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements `penstock serve`: parses the options of the gateway, and runs it or repairs its
- * folder. no_serve.c takes its place in builds without a gateway. A secret is never an option.
+ * folder. no_serve.c takes its place in builds without a gateway. No option takes a secret.
  */
 #include <stdlib.h>
 #include <string.h>

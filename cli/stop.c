@@ -11,7 +11,7 @@
 
 #include "args.h"
 
-/* A signal within this number of seconds counts as a repetition of the one before. */
+/* A signal within this number of seconds after another counts as a repetition of that signal. */
 #define TWICE_S 2
 
 volatile sig_atomic_t stop_signal;

@@ -114,7 +114,7 @@ static double ratio(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 0;
 }
 
-/* Returns the reason why the preferred engine was not used, or "" if it was used. */
+/* Returns the reason why the preferred engine (io_uring) was not used, or "" if it was used. */
 static const char *engine_reason(const struct tally *t)
 {
 	return t->engine_why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(t->engine_why);

@@ -85,8 +85,8 @@ static int64_t file_read(int fd, char *buf, uint64_t len, uint64_t off)
 			break;
 		got += (uint64_t)n;
 		if (got % 4096)
-			/* the end of the file; a further read with O_DIRECT would fail, because
-			 * its offset is not aligned */
+			/* The file ends here. A further read with O_DIRECT would fail, because its
+			 * offset is not aligned. */
 			break;
 	}
 	return (int64_t)got;

@@ -280,7 +280,8 @@ static struct stream_req *req_alloc(void)
 	const struct timespec pause = {0, PAUSE_NS};
 	struct stream_req *req;
 
-	/* counted before the wait, so that no thread closes the queue during the wait */
+	/* This counts the request before the wait, so that no thread closes the queue during the
+	 * wait. */
 	req_count++;
 	reqs_harvest(0);
 	while (!free_reqs) {

@@ -473,8 +473,8 @@ static void env_text(struct shim_config *config, const char *name, enum cuf_stri
 
 extern char **environ;
 
-/* Adds a note for each CUFILE_ environment variable that has no effect: either only NVIDIA's
- * library knows the variable, or neither library does. */
+/* Adds a note (a message that is logged later) for each CUFILE_ environment variable that has no
+ * effect: either only NVIDIA's library knows the variable, or neither library does. */
 static void env_others(void)
 {
 	static const char *const effective[] = {
@@ -496,8 +496,8 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
-	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. So it gets
-	 * a note of its own. */
+	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. So this
+	 * function adds a special message for it. */
 	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {

@@ -396,8 +396,8 @@ struct cuf_error cuFileHandleRegister(void **fh, struct cuf_descr *descr)
 	return shim_err(code);
 }
 
-/* Makes the handle invalid. Calls that already hold the file may continue to use it. Returns
- * false if the handle was already invalid. */
+/* Makes the handle invalid. Calls that already use the file may continue to use it. Returns false
+ * if the handle was already invalid. */
 static bool file_shut(struct shim_file *f)
 {
 	uint64_t state = atomic_load(&f->state);

@@ -66,8 +66,8 @@ void shim_log(enum shim_level level, const char *fmt, ...)
 		len = len_max;
 	line[len++] = '\n';
 	if (write(fd >= 0 ? fd : STDERR_FILENO, line, (size_t)len) < 0)
-		/* ignored, because there is no other place to report that the log cannot be
-		 * written */
+		/* A failure is ignored, because there is no other place to report that the log
+		 * cannot be written. */
 		errno = saved;
 	errno = saved;
 }

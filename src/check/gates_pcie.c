@@ -94,8 +94,8 @@ static struct pci_route route_between(const struct pst_check_facts *f,
 	return r;
 }
 
-/* Returns whether route `a` is better than route `b`: peer-to-peer DMA is more likely to work, or
- * the drive is nearer. */
+/* Returns whether route `a` is better than route `b`: its `open` is larger or, if that is equal,
+ * its drive is nearer. */
 static bool route_is_better(const struct pci_route *a, const struct pci_route *b)
 {
 	return a->open != b->open ? a->open > b->open : a->near < b->near;
@@ -180,7 +180,7 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 	unsigned i;
 	bool far;
 
-	/* If the file is on no drive, this gate has no line. The lines of the file layer then
+	/* If the file is on no drive, this gate prints no line. The lines of the file layer then
 	 * report that there is no drive. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;

@@ -125,7 +125,7 @@ static void read_describe(const struct pst_object_place *place,
 	s->bytes = report->bytes;
 	s->read_ms = (double)(report->end_ns - report->start_ns) / 1e6;
 	/* The client always copies each byte once, from the window (memory that the server writes)
-	 * to this test's buffer. More copies mean that the server's CPU filled the window. */
+	 * to this test's buffer. More copies mean that a CPU filled the window. */
 	s->by_cpu = report->cpu_copied > report->bytes;
 	snprintf(s->engine, sizeof(s->engine), "%s", report->engine);
 	for (unsigned i = 0; i < report->path_count; i++) {

@@ -44,7 +44,7 @@ static bool take_number(const char **at, unsigned long *out)
 	return !errno;
 }
 
-/* Returns whether the name is __N.metadata, the marker of rank N. *rank becomes N. */
+/* Returns whether the name is __N.metadata, the marker that rank N writes last. *rank becomes N. */
 static bool rank_marker(const char *name, unsigned long *rank)
 {
 	const char *at = name + 2;
@@ -143,7 +143,7 @@ static const struct pst_ckpt_file *find_file(const struct pst_ckpt_folder *f, co
 	return f->count ? bsearch(&key, f->files, f->count, sizeof(f->files[0]), by_name) : NULL;
 }
 
-/* Adds a copy of `file`, which has a copy of the name. */
+/* Adds a copy of `file`, and gives it a copy of `name`. */
 static int append_file(struct pst_ckpt_folder *f, const char *name,
 		       const struct pst_ckpt_file *file)
 {

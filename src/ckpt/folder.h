@@ -25,8 +25,9 @@ enum pst_file_kind {
 
 enum pst_file_kind pst_file_kind(const char *name);
 /* Returns whether `name` in the folder `dir` is a symbolic link to a part on another drive. A
- * striped save makes such links. The target is an absolute path. It has the same file name as the
- * link, and its folder has the same name as `dir`. `target` receives the path. */
+ * striped save, which writes parts to several drives, makes such links. The target is an absolute
+ * path. It has the same file name as the link, and its folder has the same name as `dir`. `target`
+ * receives the path. */
 bool pst_part_link(const struct pst_ckpt_dir *dir, const char *name, char target[PATH_MAX]);
 
 /* Returns whether the error means that this process lacks memory or descriptors. Such an error says

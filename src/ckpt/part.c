@@ -328,7 +328,7 @@ int penstock_part_write(const char *path, struct penstock_item *items, uint64_t 
 
 /* ---- read ---- */
 
-/* Checks the items, and decides whose checksums can be compared. */
+/* Checks the items, and marks the items whose checksums can be compared. */
 static int check_read(struct pst_part_move *m)
 {
 	for (uint64_t i = 0; i < m->item_count; i++) {

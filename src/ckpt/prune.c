@@ -60,7 +60,7 @@ static int remove_target(const struct pst_ckpt_folder *f, const char *name)
 		ret = pst_weights_fail_errno(errno, target, name, PST_NO_OFF, "cannot remove: %m");
 	pst_ckpt_folder_close(&there);
 	if (!ret)
-		/* Fails if other parts are still in the folder. */
+		/* This fails if other parts are still in the folder, which is no error. */
 		rmdir(target);
 	return ret < 0 ? ret : 0;
 }

@@ -86,8 +86,8 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 	pst_link_close(link);
 }
 
-/* Records that a rank hangs. Keeps the connection open, so that a rank that resumes learns that
- * it was given up. */
+/* Records that a rank hangs. Keeps the connection open: if the rank resumes, it receives the packet
+ * that says so. */
 static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
@@ -254,7 +254,8 @@ static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packe
 		return;
 	do {
 		soon = min_ms(now + POLL_MS, until);
-		/* Ignores other errors: the next barrier detects that the rank is lost. */
+		/* Ignores errors other than -ETIMEDOUT: the next barrier detects that the rank is
+		 * lost. */
 		if (pst_link_send(&g->links[to], soon, packet, messages) != -ETIMEDOUT)
 			return;
 		now = pst_group_now_ms();

@@ -22,8 +22,9 @@ struct penstock_group {
 		enum penstock_why why;
 		char text[PENSTOCK_TEXT_MAX]; /* How the lost rank ended, as a sentence. */
 	} lost;
-	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
-	 * callback from time to time. NULL if there is none. */
+	/* The load that this rank runs; NULL if there is none. While the rank waits, it calls the
+	 * callback of the load's caller from time to time, so that the caller can cancel the
+	 * load. */
 	struct pst_load *progress;
 	/* Result of a barrier that fails because a rank has already reported an error: early.seq is
 	 * the number of this barrier. */

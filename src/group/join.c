@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes groups. The ranks connect through a socket in a directory that only this user
- * may enter: rank 0 listens, and the other ranks connect to it. Both ends check which user's
- * process is at the other end. When all ranks have joined, rank 0 removes the socket's name. Called
- * by programs. It never waits longer than the caller's timeout.
+ * Opens and closes groups, which are processes (ranks) that load a model together. The ranks
+ * connect through a socket in a directory that only this user may enter: rank 0 listens, and the
+ * other ranks connect to it. Both ends check which user's process is at the other end. When all
+ * ranks have joined, rank 0 removes the socket's name. Called by programs. It never waits longer
+ * than the caller's timeout.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -160,9 +161,9 @@ static struct hello make_hello(const struct penstock_group *g)
 
 /* ---- rank 0 ---- */
 
-/* Receives the hello of a new connection and adds the rank that sent it. Returns the error if
- * the group cannot be formed. Returns 0 in all other cases, even if the connection does not
- * come from a rank. */
+/* Receives the hello, the first packet of a new connection, and adds the rank that sent it. Returns
+ * the error if the group cannot be formed. Returns 0 in all other cases, even if the connection
+ * does not come from a rank. */
 static int admit_rank(struct penstock_group *g, struct pst_link *link, const char *path)
 {
 	uint64_t until = pst_group_now_ms() + HELLO_MS;
@@ -262,7 +263,8 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 	return ret;
 }
 
-/* Sends the result of the joining to all ranks that joined, and to the refused rank `late`. */
+/* Sends the result `ret` of forming the group to all ranks that have joined, and to the refused
+ * rank `late`. */
 static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
 {
 	struct pst_packet packet = {.seq = 1, .code = ret};

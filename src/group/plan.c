@@ -329,9 +329,9 @@ static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t wi
 	return most;
 }
 
-/* Chooses the number of rounds that are read ahead: as many as there are windows. If one store
- * would then get more than reads_max requests at once, first reduces the rounds, then the number
- * of readers. */
+/* Chooses the number of rounds that are read ahead: as many as a rank has windows, which are
+ * buffers for one chunk each. If one store would then get more than reads_max requests at once,
+ * first reduces the rounds, then the number of readers. */
 static void choose_width(struct pst_group_plan *p, uint64_t count)
 {
 	unsigned most = p->settings->reads_max;

@@ -20,7 +20,7 @@
 struct watched_call {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	/* `done`: the call has returned. `left`: the rank no longer waits for the call. The side
+	/* `done`: the call has returned. `left`: the rank no longer waits for the call. The thread
 	 * that sets the second of the two frees the struct. */
 	bool done, left;
 	int (*work)(struct penstock_weights *w, unsigned which);

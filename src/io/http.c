@@ -33,9 +33,9 @@
 /* Interval between two checks of the times and speeds of a reactor's connections. */
 #define TICK_NS 100000000u
 #define IDLE_TICK_MS 5000
-/* An idle connection is closed after this time. S3 closes it after about 20 s. */
+/* An idle connection is closed after this time in ns. S3 closes it after about 20 s. */
 #define IDLE_NS 15000000000u
-/* Maximum delay before the first repetition of a call, and before any repetition. */
+/* Maximum delay in ns before the first repetition of a call, and before any repetition. */
 #define DELAY_NS 100000000u
 #define DELAY_MAX_NS 20000000000u
 #define RETRY_AFTER_MAX_S 60
@@ -57,7 +57,7 @@ struct reactor {
 	struct pst_http_conn *idle;   /* connections without a call, the youngest first */
 	unsigned busy;		      /* number of connections with a call */
 	struct pst_http_call *inbox;  /* calls to start; guarded by the lock */
-	/* number of its calls in flight; guarded by the lock */
+	/* number of this reactor's calls in flight; guarded by the lock */
 	unsigned load;
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
@@ -212,7 +212,8 @@ static void calls_dispatch(struct reactor *self)
 
 /* ---- the ends of calls, on the reactor's thread ---- */
 
-/* Stores the result of a cancelled call. The text about an attempt that failed before stays. */
+/* Stores the result of a cancelled call. If an earlier attempt failed, err.text keeps the text
+ * about that failure. */
 static int call_cancelled(struct pst_http_call *call)
 {
 	if (call->attempts < 2 || !call->err.text[0])
@@ -569,7 +570,7 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 
 	r->tick_ns = now_ns;
 	while (*at) {
-		/* A connection may have become idle after `now_ns` was taken. */
+		/* A connection may have become idle after the clock was read for `now_ns`. */
 		if (now_ns > (*at)->began_ns + IDLE_NS)
 			idle_close(r, at);
 		else

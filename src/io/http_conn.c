@@ -507,7 +507,7 @@ enum pst_http_end pst_http_conn_check(struct pst_http_conn *conn, uint64_t now_n
 	unsigned slow_s = call->slow_s ? call->slow_s : SLOW_S;
 	unsigned connect_s = call->slow_s ? call->slow_s : CONNECT_S;
 	unsigned patience_s = call->patience_s ? call->patience_s : PATIENCE_S;
-	/* The call may have begun after `now_ns` was taken. */
+	/* The call may have begun after the clock was read for `now_ns`. */
 	uint64_t since_ns = now_ns > conn->began_ns ? now_ns - conn->began_ns : 0;
 	uint64_t moved = conn->moved - conn->mark_moved;
 

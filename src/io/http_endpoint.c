@@ -24,7 +24,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct pst_http_endpoint *) endpoints[PST_ENDPOINTS_MAX];
 
-/* The child cannot use the parent's endpoints: a thread of the parent may have held the locks. */
+/* Runs in the child of a fork, which cannot use the parent's endpoints: a thread of the parent may
+ * have held the locks. */
 static void endpoints_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);

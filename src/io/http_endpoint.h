@@ -59,7 +59,7 @@ unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint);
 /* Stores the address with this index, modulo the number of addresses. */
 void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
 			  struct sockaddr_storage *out, socklen_t *len);
-/* Notes that no connection to this address can be made. Returns the number of addresses. */
+/* Records that no connection to this address can be made. Returns the number of addresses. */
 unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index);
 /* Starts a thread that looks up the addresses again, after all of them have failed. Does not
  * block. */

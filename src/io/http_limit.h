@@ -19,7 +19,7 @@
 
 struct pst_http_limit {
 	unsigned now;	   /* number of requests that may be in flight */
-	bool down;	   /* direction of the steps: the next one lowers the limit */
+	bool down;	   /* whether the next step lowers the limit */
 	bool waited;	   /* a request waited for the limit in this measuring window */
 	unsigned ended;	   /* requests that ended in this measuring window */
 	uint64_t bytes;	   /* bytes of the requests that ended in this window */

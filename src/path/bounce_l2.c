@@ -89,8 +89,8 @@ static void bounce_l2_copied(struct pst_chunk *chunk, int result)
 	pst_chunk_done(chunk, result);
 }
 
-/* After the read, queues the copy from the slot to the device. If no byte was read, completes
- * the chunk instead. */
+/* After the read, queues the copy from the slot (pinned memory) to the device. If no byte was read,
+ * completes the chunk instead. */
 static int bounce_l2_copy(struct pst_chunk *chunk)
 {
 	if (chunk->moved)

@@ -9,10 +9,11 @@
 
 #include "core/ops.h"
 
-/* Returns true if the chunk's bytes reach the device sooner by an L2 bounce than by a plain
- * bounce. */
+/* Returns true if the chunk's bytes reach the device sooner by an L2 bounce (see bounce_l2.c) than
+ * by the usual bounce through a slot alone. */
 bool pst_bounce_l2_suits(const struct pst_chunk *chunk);
-/* Starts the chunk. struct pst_path_ops has the contract, at `start`. */
+/* Starts the chunk. The member `start` of struct pst_path_ops describes the argument and the
+ * result. */
 int pst_bounce_l2_start(struct pst_chunk *chunk);
 
 #endif

@@ -150,7 +150,7 @@ static struct {
 	/* Delayed chunks, sorted by the time at which each is due. That time is stored in
 	 * io->off. */
 	struct pst_io *list;
-	/* pst_fork_generation() + 1 of the process that started the thread; 0 if no thread was
+	/* The process that started the thread, as its pst_fork_generation() + 1; 0 if no thread was
 	 * started. */
 	unsigned generation;
 } delayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -276,7 +276,8 @@ static struct fault_work *work_get(struct pst_chunk *chunk)
 	if (w)
 		s->free = w->link;
 	else if ((w = calloc(1, sizeof(*w))))
-		/* The lane keeps this reference until it closes, so `req` is never released before.
+		/* The lane (a thread of the library) keeps this reference until it closes, so `req`
+		 * is never released before.
 		 */
 		atomic_store(&w->req.refs, 1);
 	if (w) {
@@ -309,9 +310,9 @@ static void fault_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* Prepares the request that the wrapped path gets. It has the segments and spans of the
- * caller's request. For a piece that changes places with another piece, it has only one segment
- * and one span: this piece, with the other piece's memory. */
+/* Prepares the request that the wrapped path gets. It has the segments of the caller's request, and
+ * its spans (contiguous ranges of storage). For a piece that changes places with another piece, it
+ * has only one segment and one span: this piece, with the other piece's memory. */
 static void work_make_request(struct fault_work *w, const struct fault_piece *piece,
 			      struct pst_chunk *inner)
 {

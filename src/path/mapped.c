@@ -209,8 +209,8 @@ static void window_unlist(struct mapped_lane *s, const struct mapped_window *w)
 	*at = w->next;
 }
 
-/* Unregisters and unmaps a window. The caller must have called pst_device_sync_begin, and calls
- * pst_device_sync_end afterwards. */
+/* Unregisters and unmaps a window, a range of the page cache that is registered with the device.
+ * The caller must have called pst_device_sync_begin, and calls pst_device_sync_end afterwards. */
 static void window_unregister(struct mapped_window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
@@ -225,8 +225,8 @@ static void window_drop(struct mapped_lane *s, struct mapped_window *w)
 	window_free(s, w);
 }
 
-/* Unregisters a window that cannot be kept until later. First waits until the device may be
- * synchronised. */
+/* Unregisters a window (a registered range of the page cache) on this thread, instead of leaving it
+ * to the closer thread. First waits until the driver's call may synchronise the device. */
 static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 {
 	struct penstock_device *dev = w->dev;
@@ -238,8 +238,9 @@ static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 
 /* ---- the thread that unregisters windows ---- */
 
-/* Waits for a window that may be unregistered. Returns true if there is one, after a successful
- * pst_device_sync_begin, or false when the thread must exit. The caller holds the lock. */
+/* Waits for a window (a registered range of the page cache) that may be unregistered. Returns true
+ * if there is one, after a successful pst_device_sync_begin, or false when the thread must exit.
+ * The caller holds the lock. */
 static bool closer_await(struct mapped_lane *s)
 {
 	while (!s->stop) {
@@ -340,7 +341,8 @@ static void closer_stop(struct mapped_lane *s)
 
 /* ---- windows of a lane ---- */
 
-/* Returns the oldest registered window whose storage has closed, or NULL if there is none. */
+/* Returns the oldest window (registered range of the page cache) whose storage has closed, or NULL
+ * if there is none. */
 static struct mapped_window *window_oldest_orphan(const struct mapped_lane *s)
 {
 	struct mapped_window *found = NULL;
@@ -441,8 +443,8 @@ static int window_populate(const struct mapped_window *w, struct pst_chunk *chun
 static int window_map(struct mapped_window *w, struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
-	/* The window ends with the file's last page, because pages beyond it cannot be
-	 * registered. */
+	/* The window does not reach beyond the file's last page, because pages beyond that cannot
+	 * be registered. */
 	uint64_t page = page_bytes(), end = (chunk->off + chunk->moved + page - 1) / page * page;
 	int ret;
 
@@ -472,7 +474,8 @@ static bool ctime_equal(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* Returns a window that holds these bytes and may be used again, or NULL if there is none. */
+/* Returns a window (a registered range of the page cache) that holds these bytes and may be used
+ * again, or NULL if there is none. */
 static struct mapped_window *window_find(const struct mapped_lane *s, const struct pst_route *route,
 					 uint64_t off, uint64_t len)
 {

@@ -36,9 +36,10 @@
 #include "path/slotted.h"
 
 #define WINDOWS 4 /* maximum number of windows of a thread (lane) */
-/* Maximum number of a lane's windows in its device's memory, and their length. A server copies page
- * cache to a GPU without a CPU copy if a transfer has 8 MiB or more (path mapped). With 8 lanes,
- * 128 MiB are in flight, which is 2.4 ms of a copy engine's time. */
+/* Maximum number of windows of a lane (a thread of the library) in its device's memory, and their
+ * length in bytes. A server copies page cache to a GPU without a CPU copy if a transfer has 8 MiB
+ * or more (path mapped). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
+ * time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)
 /* After the server has refused a window in the device's memory, a lane (a thread of the library)
@@ -127,8 +128,9 @@ static bool place_suits(const struct place *place, const struct need *need)
 	       place->window->dev == need->dev && place->window->len >= need->len;
 }
 
-/* Returns an element for a chunk: one with a window that the storage can use, else an empty one,
- * else one that is not in use. Stores in *busy how many elements are in use. */
+/* Returns an element of the lane's table of windows for a chunk: one with a window that the storage
+ * can use, else an empty one, else one that is not in use. Stores in *busy how many elements are in
+ * use. */
 static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *state,
 				const struct need *need, unsigned *busy)
 {
@@ -150,8 +152,8 @@ static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *s
 	return found;
 }
 
-/* Takes an element, and opens a window in it if needed. Returns -EAGAIN if all windows are in use;
- * the lane tries again when a chunk has completed. */
+/* Takes an element of the table of windows for a chunk, and opens a window in it if needed. Returns
+ * -EAGAIN if all windows are in use; the lane tries again when a chunk has completed. */
 static int place_take(const struct pst_lane *lane, struct rdma_lane *state, const struct need *need,
 		      struct place **out, struct pst_err *err)
 {
@@ -196,7 +198,7 @@ static void rdma_lane_close(struct pst_lane *lane, unsigned index)
 
 /* ---- the probe ---- */
 
-/* Finds out whether windows can be in the device's memory. */
+/* Finds out whether windows, which the server accesses, can be in the device's memory. */
 static void device_probe(const struct pst_route *route, struct pst_path_facts *facts)
 {
 	struct penstock_device *dev = route->dev;
@@ -246,8 +248,8 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
 	device_probe(route, facts);
-	/* For a write, the device copies the bytes to a slot, and the storage copies them from
-	 * there into its own window. */
+	/* For a write, the device copies the bytes to a slot (pinned staging memory), and the
+	 * storage copies them from there into its own window. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
 	if (facts->slotted && facts->chunk_max > pump->slot_bytes)
 		facts->chunk_max = pump->slot_bytes;
@@ -355,7 +357,8 @@ static int part_is_elsewhere(void *arg, const struct pst_part *part)
 	return part->dev != arg;
 }
 
-/* Returns the device for the chunk's window, or NULL for host memory. */
+/* Returns the device in whose memory the chunk's window (the memory that the server accesses) must
+ * be. Returns NULL for host memory. */
 static struct penstock_device *window_device(const struct pst_chunk *chunk,
 					     const struct rdma_lane *state)
 {

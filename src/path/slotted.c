@@ -45,8 +45,8 @@
  * the bytes that it writes to DRAM: the bytes in the slot, and the bytes that it adds to the
  * page cache. */
 
-/* Adds to the chunk's counters what one system call that moved `n` bytes between storage and
- * slot wrote to DRAM and copied by CPU. */
+/* Adds to the chunk's counters the bytes that one system call has written to host memory, and those
+ * that the CPU has copied in it. The call moved `n` bytes between storage and slot. */
 static void slotted_count(struct pst_chunk *chunk, uint64_t n)
 {
 	const struct pst_io *io = &chunk->io;
@@ -125,8 +125,8 @@ static void slotted_copied_out(struct pst_chunk *chunk, int result)
 	}
 }
 
-/* Starts a chunk through a slot. The offset and length of a read call must be multiples of
- * `align`. */
+/* Starts the transfer of a chunk through a slot, which is pinned staging memory. The offset and
+ * length of a read call must be multiples of `align`. */
 static int slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align)
 {
 	bool read = chunk->route->op == PENSTOCK_READ;

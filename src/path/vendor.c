@@ -127,8 +127,8 @@ static void vendor_route_free(struct vendor_route *s)
 	free(s);
 }
 
-/* Loads libcufile, opens a handle of the file, and makes the trial read. Runs once for each
- * route. */
+/* Loads libcufile, opens a handle of the file, and makes the trial read. Runs once for each route,
+ * which is a storage, a device and a direction. */
 static int vendor_route_open(struct pst_route *route, struct vendor_route **out,
 			     struct pst_err *err)
 {

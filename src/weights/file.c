@@ -199,8 +199,8 @@ static int header_fail(const char *path, int code, const struct pst_st_error *er
 		err->text);
 }
 
-/* Bytes that are read from the start of a file behind a URL. Most headers are shorter, so that they
- * need one request only. */
+/* Number of bytes that are read from the start of a file behind a URL. Most headers are shorter, so
+ * that they need one request only. */
 #define FRONT_BYTES (1u << 20)
 
 /* An open file whose header is being read. */

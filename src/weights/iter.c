@@ -22,8 +22,9 @@
  * ahead. */
 #define BATCH_PARTS 4u
 #define WINDOW_LEAST (1u << 18)
-/* Maximum number of tensors that do not fit in the window and so have memory of their own. Counts
- * tensors that are being read and tensors that the caller holds. */
+/* Maximum number of tensors that do not fit in the window (the memory for tensors read ahead) and
+ * so have memory of their own. Counts tensors that are being read and tensors that the caller
+ * holds. */
 #define OWN_MAX 2u
 /* Maximum number of tensors in a batch. */
 #define TENSORS_MAX 16384u
@@ -50,7 +51,8 @@ struct penstock_weights_iter {
 	struct penstock_queue *q;
 	char *window;
 	uint64_t window_len, batch_most;
-	/* The batches in the window, in file order, starting with `oldest`. */
+	/* The batches of tensors that are being read or in use, in file order, starting with
+	 * `oldest`. */
 	struct batch batches[BATCHES_MAX];
 	unsigned oldest, batch_count, own_count;
 	/* How many of the model's tensors have been put into batches. */
@@ -133,8 +135,8 @@ static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uin
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Returns true if a tensor is longer than a batch may be. Such a tensor gets its own memory, so
- * the window's length does not depend on it. */
+/* Returns true if a tensor is longer than a batch may be. Such a tensor gets its own memory, so the
+ * length of the window (the memory for tensors read ahead) does not depend on it. */
 static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
