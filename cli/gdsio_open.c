@@ -254,9 +254,9 @@ static void flow_free(struct flow *f, struct penstock_device *gpu, uint64_t io_m
 
 /* ---- opening ---- */
 
-/* Assigns to flow `f` its share of the file. `count` flows divide the file among them, and `index`
- * is the position of `f` among them. A share that is longer than one transfer is a multiple of the
- * transfer size. */
+/* Assigns to flow `f` (a sequence of transfers) its share of the file. `count` flows divide the
+ * file among them, and `index` is the position of `f` among them. A share that is longer than one
+ * transfer is a multiple of the transfer size. */
 static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, unsigned count)
 {
 	uint64_t size = f->file->size, share = size / count, io = r->a->io_max;

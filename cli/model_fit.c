@@ -178,7 +178,7 @@ static int free_parse(struct calibration *c, const char *text)
 
 /* Returns a start value for the fixed time of a request, in us: the duration of a request in the
  * measurement with the shortest requests. From a much smaller start value, the fit would see no
- * effect of this parameter, because the slowest hop would hide it. */
+ * effect of this parameter, because the time of the slowest hop (device or link) would hide it. */
 static double request_time(const struct model_measures *data)
 {
 	const struct model_measure *least = &data->list[0];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that open and close the cuFile driver, and the reset of the drop-in in the child of
- * a fork. This file is the top layer of the drop-in: it calls every other file to close or to
- * reset, and no other file may call it.
+ * The calls that open and close the cuFile driver, and the reset of the drop-in (Penstock's
+ * libcufile) in the child of a fork. This file is the top layer of the drop-in: it calls every
+ * other file to close or to reset, and no other file may call it.
  */
 #include "async.h"
 #include "batch.h"

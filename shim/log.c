@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the drop-in's log. Each line is one write(2), to the log file of the configuration, or to
- * stderr if none is configured. The drop-in logs when the driver is opened, when a file is first
- * used, and when a call fails. The log must never create a file in the working directory, and a
- * transfer that succeeds must log nothing unless it is the first of its file.
+ * Writes the log of the drop-in (Penstock's libcufile). Each line is one write(2), to the log file
+ * of the configuration, or to stderr if none is configured. The drop-in logs when the driver is
+ * opened, when a file is first used, and when a call fails. The log must never create a file in the
+ * working directory, and a transfer that succeeds must log nothing unless it is the first of its
+ * file.
  */
 #include "log.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The drop-in's log. Any thread may write a line. The log is set up only when the driver is
- * opened. */
+/* The log of the drop-in, which is Penstock's libcufile. Any thread may write a line. The log is
+ * set up only when the driver is opened. */
 #ifndef SHIM_LOG_H
 #define SHIM_LOG_H
 

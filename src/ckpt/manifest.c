@@ -527,8 +527,9 @@ const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest
 			     : NULL;
 }
 
-/* Returns the last item of a part that begins at offset `off`, or NULL. If several items begin
- * there, only the last of them can have bytes, because items do not overlap. */
+/* Returns the last item (a range with a checksum) of a part that begins at offset `off`, or NULL.
+ * If several items begin there, only the last of them can have bytes, because items do not
+ * overlap. */
 static const struct penstock_item *item_at(const struct penstock_manifest *m,
 					   const struct pst_manifest_part *part, uint64_t off)
 {

@@ -39,8 +39,9 @@ static bool seg_end(const struct penstock_seg *seg, uint64_t *end)
 	       !__builtin_add_overflow(*end, seg->off, end) && *end <= INT64_MAX;
 }
 
-/* Checks that the segments lie inside the item's range. Sets *covers to whether each segment begins
- * where the one before it ends, and all of them together cover the whole range. */
+/* Checks that the segments lie inside the range of the item in the file. Sets *covers to whether
+ * each segment begins where the one before it ends, and all of them together cover the whole
+ * range. */
 static int item_check(const struct pst_part_move *m, const struct penstock_item *item, bool *covers)
 {
 	uint64_t end = item->off;
@@ -98,7 +99,8 @@ static void part_end(struct pst_part_move *m)
 	free(m->slices.list);
 }
 
-/* Makes the slices of all items, and marks the slices whose checksums are to be computed. */
+/* Divides all items into slices (ranges that one request can transfer), and marks the slices whose
+ * checksums are to be computed. */
 static int list_slices(struct pst_part_move *m)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};

@@ -80,7 +80,8 @@ static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_fi
 				      "cannot remove: %m");
 }
 
-/* Removes all markers of the checkpoint if `markers` is true, otherwise all its other files. */
+/* Removes all markers (the files that mark a checkpoint as complete) if `markers` is true,
+ * otherwise all its other files. */
 static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 {
 	int ret = 0;
@@ -106,8 +107,9 @@ static int remove_lock(void *user, const char *name)
 	return remove_file(f, &(struct pst_ckpt_file){.name = (char *)(uintptr_t)name});
 }
 
-/* Removes a checkpoint: first its markers, then its other files, then its folder if it is empty.
- * Syncs after the markers, so that a power cut leaves no marker without its parts. */
+/* Removes a checkpoint: first its markers, which mark it as complete, then its other files, then
+ * its folder if it is empty. Syncs after the markers, so that a power cut leaves no marker without
+ * its parts. */
 static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry *e,
 			     const struct pst_ckpt_folder *f)
 {

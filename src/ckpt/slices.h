@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slices: the ranges of a part and of memory that the segments of requests move. A slice belongs to
- * one item. Does no I/O.
+ * Slices: ranges of a part (a data file of a checkpoint) with the memory for their bytes. Requests
+ * transfer them. A slice belongs to one item, which is a named range of the part. Does no I/O.
  */
 #ifndef PST_CKPT_SLICES_H
 #define PST_CKPT_SLICES_H

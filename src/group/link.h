@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets between rank 0 and another rank of a group, over a SOCK_SEQPACKET socket. Used by join.c,
- * which creates the sockets, and by barrier.c.
+ * Packets between rank 0 and another rank of a group (processes that load a model together), over a
+ * SOCK_SEQPACKET socket. Used by join.c, which creates the sockets, and by barrier.c.
  */
 #ifndef PST_GROUP_LINK_H
 #define PST_GROUP_LINK_H

@@ -24,8 +24,9 @@ struct pst_windows {
 	struct penstock_device *host;
 };
 
-/* Allocates this rank's window and maps the windows of the other ranks (collective). Even after
- * a failure the caller must call pst_windows_unmap and pst_windows_close. */
+/* Allocates this rank's window (a buffer that all ranks copy from) and maps the windows of the
+ * other ranks (collective). Even after a failure the caller must call pst_windows_unmap and
+ * pst_windows_close. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
 /* Unmaps the windows of the other ranks, then waits until all ranks have done the same

@@ -42,7 +42,7 @@
 /* Maximum number of attempts in a row that find no server at the address. It is low, because a
  * server that refuses connections will probably refuse them for longer than a few seconds. */
 #define REFUSED_TRIES_MAX 4
-/* Maximum number of reactors if PENSTOCK_HTTP_THREADS does not set the number. */
+/* Maximum number of reactors (threads) if PENSTOCK_HTTP_THREADS does not set the number. */
 #define REACTORS_MANY 16
 
 /* Values of pst_http_call.place: the list that a call is on. */
@@ -155,7 +155,8 @@ static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
 	return call;
 }
 
-/* Starts the endpoint's waiting calls as far as the limits allow. */
+/* Starts the waiting calls (HTTP requests) of an endpoint (a server), as far as the limits
+ * allow. */
 static void endpoint_dispatch(struct pst_http_endpoint *endpoint, struct reactor *self)
 {
 	while (endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
@@ -265,7 +266,7 @@ static void call_give_up(struct reactor *r, struct pst_http_call *call, enum pst
 	call_end(r, call, call->err.code);
 }
 
-/* Repeats a call later, or ends it if it has been repeated often enough. */
+/* Repeats a call (an HTTP request) later, or ends it if it has been repeated often enough. */
 static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_http_end end)
 {
 	unsigned tries_max = end == PST_HTTP_REFUSED ? REFUSED_TRIES_MAX : PST_HTTP_TRIES_MAX;
@@ -678,8 +679,9 @@ static int reactor_start(void)
 	return 0;
 }
 
-/* Returns the number of reactors: $PENSTOCK_HTTP_THREADS, or that of the CPUs that the process may
- * use, but not more than REACTORS_MANY. A reactor receives about 3 GB/s on a loopback interface. */
+/* Returns the number of reactors (threads): $PENSTOCK_HTTP_THREADS, or the number of CPUs that the
+ * process may use, but not more than REACTORS_MANY. A reactor receives about 3 GB/s on a loopback
+ * interface. */
 static unsigned reactors_wanted(void)
 {
 	const char *text = getenv("PENSTOCK_HTTP_THREADS");
@@ -694,7 +696,7 @@ static unsigned reactors_wanted(void)
 	return cpus < REACTORS_MANY ? (unsigned)cpus : REACTORS_MANY;
 }
 
-/* Starts the reactors, if none is running. Called under the lock. */
+/* Starts the reactors (threads), if none is running. Called under the lock. */
 static int reactors_start(void)
 {
 	unsigned wanted;

@@ -147,8 +147,8 @@ static bool chunk_is_hit(const struct fault_spec *spec, const struct pst_chunk *
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	/* Delayed chunks, sorted by the time at which each is due. That time is stored in
-	 * io->off. */
+	/* Delayed chunks (parts of requests), sorted by the time at which each is due. That time is
+	 * stored in io->off. */
 	struct pst_io *list;
 	/* The process that started the thread, as its pst_fork_generation() + 1; 0 if no thread was
 	 * started. */
@@ -206,7 +206,7 @@ static void delay_done(struct pst_io *io)
 	pst_chunk_done(chunk, chunk->err.code);
 }
 
-/* Completes the chunk, after its delay if it has one. */
+/* Completes the chunk (a part of a request), after its delay if it has one. */
 static void chunk_complete(struct pst_chunk *chunk)
 {
 	const struct fault_spec *spec = (const struct fault_spec *)chunk->req->wrap_state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves a chunk between the drive and the caller's memory by O_DIRECT. Paths p2p and odirect share
- * these functions. The paths differ only in the memory that they permit and in how they explain an
- * error.
+ * Moves a chunk (a part of a request) between the drive and the caller's memory by O_DIRECT. Paths
+ * p2p and odirect share these functions. The paths differ only in the memory that they permit and
+ * in how they explain an error.
  */
 #ifndef PST_PATH_INPLACE_H
 #define PST_PATH_INPLACE_H

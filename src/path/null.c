@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path null: completes each chunk at once and moves nothing. With it, tests and benchmarks measure
- * the cost of a request without a transfer. Requests use it only if they name it.
+ * Path null: completes each chunk (part of a request) at once and moves nothing. With it, tests and
+ * benchmarks measure the cost of a request without a transfer. Requests use it only if they name
+ * it.
  */
 #include "path/null.h"
 #include "core/lane/chunk.h"

@@ -34,8 +34,9 @@
 #include "path/bounce_l2.h"
 #include "path/inplace.h"
 
-/* Maximum length of a chunk, chosen so that its bytes stay in the CPU's L2 cache on their way.
- * Short chunks cost little, because copies go to the device in batches. */
+/* Maximum length in bytes of a chunk (a part of a request), chosen so that its bytes stay in the
+ * CPU's L2 cache on their way. Short chunks cost little, because copies go to the device in
+ * batches. */
 #define CHUNK_MAX PST_SLOT_PART
 #define CHUNK_FIRST (256u << 10)
 

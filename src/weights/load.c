@@ -41,8 +41,8 @@ static int piece_out_of_range(const struct penstock_weights *w, const struct pen
 		(unsigned long long)p->outer_count, (unsigned long long)p->outer_first);
 }
 
-/* Translates a piece into a segment, that is, into an offset in the file, the length of a row,
- * the distance between rows and the number of rows. */
+/* Translates a piece (a part of a tensor) into a segment, that is, into an offset in the file, the
+ * length of a row, the distance between rows and the number of rows. */
 static int piece_to_seg(const struct penstock_weights *w, const struct penstock_piece *p,
 			struct penstock_seg *seg)
 {
