@@ -103,8 +103,7 @@ static void job_by_ring(struct limit_job *j, char *mem)
 	if (ring_open(&ring, j->way->depth))
 		return;
 	/* ring_register() fails if the user may lock too little memory. The calls then use an
-	 * unregistered buffer.
-	 */
+	 * unregistered buffer. */
 	fixed = !ring_register(&ring, mem, j->way->depth * j->block);
 	for (slot = 0; slot < j->way->depth; slot++)
 		busy += ring_submit(j, &ring, mem, slot, fixed);

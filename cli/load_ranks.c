@@ -31,8 +31,7 @@ static void make_folder(struct args *a, char *dir, size_t len)
 	const char *tmp = getenv("TMPDIR");
 
 	/* The address of a Unix socket has at most 107 bytes, so the folder's path must be short. A
-	 * longer TMPDIR is not used.
-	 */
+	 * longer TMPDIR is not used. */
 	snprintf(dir, len, "%s/penstock-load-XXXXXX",
 		 tmp && *tmp == '/' && strlen(tmp) < 60 ? tmp : "/tmp");
 	a->group.dir = mkdtemp(dir);

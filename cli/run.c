@@ -319,8 +319,7 @@ static int dropin_preload(const struct run_args *a, const struct dropin *p)
 		ret = env_append("LD_PRELOAD", p->library, p->library);
 	if (!ret)
 		/* The library p->name depends on libcufile.so.0, so dlsym() finds the marker symbol
-		 * of libcufile.so.0 in it, too.
-		 */
+		 * of libcufile.so.0 in it, too. */
 		ret = library_try(p->name);
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->name, p->library);

@@ -6,8 +6,9 @@
  * operation that the library refuses has an event too, unless the library refused the whole
  * submission. Different threads may submit operations, wait for events and cancel the batch at the
  * same time. After a batch was destroyed, no operation of the batch may move a byte, even if
- * another thread still waits for events. A thread that holds list_lock takes no other lock. No
- * thread holds submit_lock and harvest_lock together.
+ * another thread still waits for events.
+ * A thread that holds list_lock takes no other lock. No thread holds submit_lock and harvest_lock
+ * together.
  */
 #include "batch.h"
 

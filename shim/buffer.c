@@ -99,8 +99,7 @@ static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct pen
 	if (addr < GET(l->at[i].start) || addr > GET(l->at[i].end))
 		return CUF_INVALID_MAPPING_RANGE;
 	/* Adjacent ranges of the same device count as one range, so the loop continues in the next
-	 * range.
-	 */
+	 * range. */
 	while (GET(l->at[i].end) < end) {
 		uintptr_t reached = GET(l->at[i].end);
 		int next = range_with(l, count, reached);

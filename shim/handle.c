@@ -33,9 +33,10 @@
 #define MAGIC 0xcf1eu /* value of bits 16 to 31 of each handle; no valid address has it */
 
 /*
- * Bits of shim_file.state. An entry is free if none of them is set. LIVE: the handle is valid.
- * CLOSING: the handle is invalid, but holders (calls that use the file) remain. ENDING: the last
- * holder is freeing the file's resources.
+ * Bits of shim_file.state. An entry is free if none of them is set.
+ * LIVE: the handle is valid.
+ * CLOSING: the handle is invalid, but holders (calls that use the file) remain.
+ * ENDING: the last holder is freeing the file's resources.
  */
 #define LIVE (1ull << 31)
 #define CLOSING (1ull << 30)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The global state of the drop-in (Penstock's libcufile): the lock, the configuration and the
- * devices. open.c fills it, driver.c clears it. Lock order: shim.lock, then the locks of batch.c
- * and async.c, then all other locks. While a thread holds one of these other locks, it takes no
- * further lock. ARCHITECTURE.md, section Words, explains the project's words.
+ * devices. open.c fills it, driver.c clears it.
+ * Lock order: shim.lock, then the locks of batch.c and async.c, then all other locks. While a
+ * thread holds one of these other locks, it takes no further lock.
+ * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H

@@ -2,9 +2,8 @@
 /*
  * Implements the gates that check the device, its driver and the kernel: the device exists, a
  * drive's DMA can reach the device's memory, and the kernel supports such DMA. The facts come from
- *  /proc/driver, /sys and the kernel's configuration. The functions of the gates must never load a
- *  module or access a
- * card.
+ * /proc/driver, /sys and the kernel's configuration. The functions of the gates must never load a
+ * module or access a card.
  */
 #include "gates_device.h"
 

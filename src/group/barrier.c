@@ -26,8 +26,8 @@
 /* Time in ms between two calls of the callback by which this rank's caller can cancel. */
 #define POLL_MS 100
 /* If a rank has not arrived after stall_ms, rank 0 records that it hangs, and sends this to the
- * other ranks. They must wait for this message, so they wait longer than rank 0: by GRACE_MS plus 1
- * / GRACE_PART of stall_ms. */
+ * other ranks. They must wait for this message, so they wait longer than rank 0: by GRACE_MS plus
+ * (1 / GRACE_PART) of stall_ms. */
 #define GRACE_MS 2000
 #define GRACE_PART 8
 

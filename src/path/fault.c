@@ -277,8 +277,7 @@ static struct fault_work *work_get(struct pst_chunk *chunk)
 		s->free = w->link;
 	else if ((w = calloc(1, sizeof(*w))))
 		/* The lane (a thread of the library) keeps this reference until it closes, so `req`
-		 * is never released before.
-		 */
+		 * is never released before. */
 		atomic_store(&w->req.refs, 1);
 	if (w) {
 		w->chunk = chunk;
