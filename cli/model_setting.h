@@ -18,7 +18,8 @@ struct model_run {
 	bool given[PST_MODEL_PARAMS]; /* set by an option or a preset */
 	const char *preset;	      /* name, or NULL */
 	struct pst_model_space *space;
-	const struct model_topo *topo; /* NULL: the parameters describe it */
+	/* the machine, read from the file of --topo; NULL: parameters describe the machine */
+	const struct model_topo *topo;
 };
 
 struct model_sweep {

@@ -19,7 +19,7 @@ struct pst_load {
 	 * boundary. */
 	uint64_t lead;
 	uint64_t looked_ns; /* Time of the last call of opts.look, in ns. */
-	int failed;	    /* The first error, whose message this thread has; 0 if none. */
+	int failed; /* Code of the first error; its message is stored for this thread; 0 if none. */
 };
 
 /* Copies and checks the caller's options; NULL stands for the defaults. Clears all other
