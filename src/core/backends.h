@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of the backends in this build, in order of preference: see backends.c. */
+/* The tables of the backends in this build, each in order of preference: see backends.c. */
 #ifndef PST_CORE_BACKENDS_H
 #define PST_CORE_BACKENDS_H
 

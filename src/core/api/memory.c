@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the public functions that allocate and free device memory, share it with other
- * processes, and pin host memory. Each call uses the function table of the device. No request
- * passes through this file.
+ * processes, and pin host memory. Each function calls the device backend's table of functions. Read
+ * and write requests do not use this file.
  */
 #include <unistd.h>
 

@@ -24,7 +24,8 @@ static const char *const why_texts[] = {
 #undef TEXT
 };
 
-/* Returns the errno that belongs to a reason. pst_fail returns it to its callers. */
+/* Returns the positive errno that belongs to a reason. pst_fail returns its negative value to the
+ * callers. */
 static int errno_of_why(enum penstock_why why)
 {
 	switch (why) {
@@ -78,7 +79,8 @@ const char *pst_path_tail(const char *name)
 
 	if (len > NAME_MAX_BYTES)
 		name += len - NAME_MAX_BYTES;
-	/* The result must not start inside a UTF-8 sequence. */
+	/* The message must be valid UTF-8, so skip the rest of a multi-byte character that the cut
+	 * has split. */
 	while (((unsigned char)*name & 0xc0) == 0x80)
 		name++;
 	return name;
