@@ -9,7 +9,7 @@
 
 enum pst_log_level { PST_LOG_ERROR, PST_LOG_WARN, PST_LOG_INFO, PST_LOG_DEBUG };
 
-/* Writes a line to stderr if the backend's level permits messages of `level`. */
+/* Writes a line to stderr, unless PENSTOCK_LOG suppresses messages of `level` from this backend. */
 void pst_log(enum pst_log_level level, const char *backend, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

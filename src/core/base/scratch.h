@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resources for a test transfer: a piece of device memory, and blocks of the storage that hold
- * written bytes. Canaries and path probes use them.
+ * Resources for a test transfer: a piece of device memory, and blocks of the storage that contain
+ * written bytes. The library makes test transfers to find out which paths can be used (path
+ * probes), and to compare the delivered bytes with the stored ones (canaries).
  */
 #ifndef PST_CORE_SCRATCH_H
 #define PST_CORE_SCRATCH_H
@@ -12,8 +13,8 @@
 
 /* Gets PST_SCRATCH_BYTES of device memory, with undefined contents. */
 int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err);
-/* Frees the memory. If a stream waits for a request, keeps the memory for the next test, because
- * freeing would wait for the stream. */
+/* Frees the memory. If a CUDA stream waits for a request of this library, keeps the memory for the
+ * next test transfer, because freeing would wait for the stream. */
 void pst_scratch_put(struct penstock_device *dev, void *mem);
 
 /*

@@ -33,9 +33,9 @@ static void stats_reset_in_child(void)
 	static const pthread_once_t unused = PTHREAD_ONCE_INIT;
 	struct stat stat;
 
-	/* Through the inherited memfd, other processes would take the parent's counters for the
-	 * child's. So close it; the child creates its own counters when it first uses the
-	 * library. */
+	/* The child inherits the memfd with the parent's counters. `penstock stats` would print
+	 * them as the child's, so close the memfd. The child creates its own counters when it first
+	 * uses the library. */
 	atomic_store(&pst_stats_ready, NULL);
 	stats = &fallback;
 	memset(&fallback, 0, sizeof(fallback));

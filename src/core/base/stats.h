@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The counters of this process. They are in a memfd named "penstock-stats", which other
- * processes of the same user find in /proc/PID/fd and may read. The memfd exists as long as the
- * process. Its layout has a version, and a reader refuses a version or size that it does not
- * know. Lanes and queues write the counters with relaxed atomics.
+ * The counters of this process: of requests, chunks, bytes and errors. They are in a memfd named
+ * "penstock-stats", which other processes of the same user find in /proc/PID/fd and may read. The
+ * memfd exists as long as the process. Its layout has a version, and a reader refuses a version or
+ * size that it does not know. Worker threads and queues write the counters with relaxed atomics.
  */
 #ifndef PST_CORE_STATS_H
 #define PST_CORE_STATS_H
@@ -26,8 +26,9 @@ struct pst_stats_path {
 	_Atomic uint64_t bytes[2];
 	_Atomic uint64_t cpu_copied, dram_laid;
 	_Atomic uint64_t errors, retries;
-	/* Number of chunks in each latency bucket. A chunk's latency is the time from its claim
-	 * to its completion. */
+	/* A histogram of the chunks' latencies: the number of chunks in each bucket. A chunk's
+	 * latency is the time from when a worker thread takes the chunk from its request until the
+	 * chunk completes. */
 	_Atomic uint64_t latency[PST_STATS_BUCKETS];
 };
 
