@@ -75,7 +75,8 @@ static int sysfs_path_open(const struct pst_sysfs *fs, const char *path, int fla
 	return fd < 0 ? -errno : (int)fd;
 }
 
-/* Opens a regular file for reading. A fifo or a device in a capture is refused. */
+/* Opens a regular file for reading. Refuses a fifo or a device file, which a capture (a copy of
+ * another machine's files) could contain, because opening it could block. */
 static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_list args)
 {
 	char path[PST_SYSFS_PATH_MAX];
@@ -94,7 +95,7 @@ static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_lis
 	return sysfs_path_open(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 }
 
-/* Reads until the end of the file, or until it has `max` bytes. */
+/* Reads at most `max` bytes of a file, up to its end. Returns their number or -errno. */
 static ssize_t fd_read(int fd, char *out, size_t max)
 {
 	size_t got = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses. So
- * the files can also be copies from another machine; a folder with such copies is called a
- * capture. Called by the topology, by the block stack and by `penstock check`, when something is
- * opened; never per request. It must never write.
+ * the files can also be copies from another machine; a folder with such copies is called a capture.
+ * Called when devices and files are opened, and by `penstock topo` and `penstock check`, but never
+ * per request. It must never write.
  *
  * The files beneath a root may be garbled or hostile. So links cannot lead out of the root, only
  * regular files are read, every size has a limit, and text is returned as one printable line.
@@ -31,8 +31,8 @@ struct pst_names {
 	bool truncated; /* the folder has more than PST_SYSFS_ENTRIES_MAX names */
 };
 
-/* Opens a root folder; NULL, "" and "/" stand for the real machine. Returns 0 or -errno. On success
- * the caller must close it. */
+/* Opens the root folder `root`. NULL, "" and "/" mean the files of this machine. Returns 0 or
+ * -errno. On success the caller must close it. */
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root);
 /* Closes the root folder; closing twice is fine. */
 void pst_sysfs_close(struct pst_sysfs *fs);
