@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: how a request finds out whether bytes are in the page cache if the kernel
- * does not report it (another user's file, overlayfs, a kernel before 6.5). The probe reads one
- * chunk through the page cache. If its system call is quick, later chunks count as cached,
- * otherwise as not cached.
+ * Residency probes: how a request finds out whether bytes are in the page cache if the kernel does
+ * not report it (another user's file, overlayfs, a kernel before 6.5). The probe reads one chunk
+ * through the page cache and measures the time. If its system call is fast, later chunks count as
+ * cached, otherwise as not cached.
  */
 #ifndef PST_CORE_RESIDENCY_PROBE_H
 #define PST_CORE_RESIDENCY_PROBE_H
@@ -15,9 +15,9 @@
 enum pst_residency_probe {
 	PST_PROBE_NONE,	   /* no probe has begun */
 	PST_PROBE_RUNNING, /* the first probe has begun */
-	PST_PROBE_WARM,	   /* the last probe was quick */
-	PST_PROBE_SLOW,	   /* the last probe was slow, the one before it was quick */
-	PST_PROBE_COLD, /* the last two probes were slow, or there was one probe, and it was slow */
+	PST_PROBE_WARM,	   /* the last probe was fast: the bytes were cached */
+	PST_PROBE_SLOW,	   /* the last probe was slow, the one before it fast */
+	PST_PROBE_COLD, /* the last two probes, or the first one, were slow */
 };
 
 /* Returns the residency that the last probe suggests, or PST_UNKNOWN if no probe has completed. */

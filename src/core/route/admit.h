@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Admission: turns a caller's request into one that lanes can carry out. */
+/* Admission: checks a caller's request at submit, and turns it into one that lanes (worker threads)
+ * can carry out. */
 #ifndef PST_CORE_ADMIT_H
 #define PST_CORE_ADMIT_H
 
