@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shares device memory with other processes and with other drivers: see cuda_ipc.c. */
+/* Shares GPU memory with other processes and with drivers of network cards: see cuda_ipc.c. */
 #ifndef PST_DEVICE_CUDA_IPC_H
 #define PST_DEVICE_CUDA_IPC_H
 
 #include "device/cuda_context.h"
 
 /* The functions export_memory, import_memory, export_len and dma_buf of device cuda's table.
- * core/ops.h has their contracts. */
+ * core/ops.h describes what each of them must do. */
 int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
 		    struct pst_err *err);
 int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported, void **out,
