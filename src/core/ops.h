@@ -77,7 +77,8 @@ struct pst_storage_facts {
 	/* Alignment at which writes are split: the larger of page and file-system block. */
 	uint32_t edge_align;
 	uint32_t chunk_best; /* preferred length of one system call; 0 if there is none */
-	/* Number of consecutive bytes on one drive; 0 if the storage is not striped. */
+	/* Stripe length: number of consecutive bytes that are on one drive before the next drive
+	 * follows. 0 if the storage is not striped. */
 	uint64_t stripe_len;
 	unsigned drive_count;
 	struct pst_drive drives[PST_DRIVES_MAX];
@@ -204,9 +205,10 @@ struct pst_io {
 	struct iovec *iov; /* the storage may change the entries */
 	unsigned iov_count;
 	int64_t result; /* number of bytes (less than `len` only at the storage's end), or -errno */
-	/* name of the engine that carried the transfer; a static string */
+	/* name of the engine (way to make system calls) that carried the transfer; a static
+	 * string */
 	const char *engine;
-	/* Why no better engine carried the transfer, if the storage knows the reason. */
+	/* Why the transfer was not carried by a better engine, if the storage knows the reason. */
 	enum penstock_why engine_why;
 	/* For a fill into a window (struct pst_window): the window, else NULL. It begins at the
 	 * transfer's memory, and the server may write the bytes into it. */
@@ -319,7 +321,8 @@ struct penstock_device {
 	struct penstock_device_opts opts; /* the caller's options, with copies of the strings */
 	const struct pst_device_hooks *hooks;
 	unsigned index; /* index in the process's table of devices */
-	/* Unique number, which no later device gets, not even one with the same index. */
+	/* Serial number of the device in this process. No later device gets the same one, even if
+	 * it gets the same index. */
 	uint64_t serial;
 	unsigned generation; /* fork generation of the process that opened it (fork.h) */
 	/* Number of openers, guarded by the lock of the table of devices. It is 0 while the device
@@ -344,7 +347,8 @@ struct penstock_device {
 	_Atomic uint64_t sync_first_ns;
 	/* memory that core/base/scratch.c has left allocated for the next test transfer, or NULL */
 	_Atomic(void *) scratch;
-	/* Number of bytes of page cache that path mapped has registered. */
+	/* Number of bytes of page cache that path mapped has registered with this device's
+	 * driver. */
 	_Atomic uint64_t page_cache;
 };
 
@@ -380,15 +384,16 @@ struct pst_rect {
 	int *refused;
 };
 
-/* State of the calls between stream_begin and stream_end of struct pst_device_ops. */
+/* A sequence of operations that are queued on a stream between stream_begin and stream_end of
+ * struct pst_device_ops. */
 struct pst_stream_seq {
 	struct penstock_device *dev;
 	void *stream;
-	bool idle; /* nothing was queued on the stream before */
+	bool idle; /* the stream was idle at stream_begin */
 	/* The stream is being captured: each operation becomes a node of a graph, and runs whenever
 	 * the graph is launched. Then `idle` is false, and stream_copy must not be called. */
 	bool capturing;
-	bool copying;	   /* used by the backend only: the stream may use a copy queue */
+	bool copying;	   /* for the backend only: the stream may use a copy queue */
 	uint64_t state[4]; /* the backend's state */
 };
 
@@ -414,8 +419,9 @@ struct pst_copier;
 struct pst_sum {
 	const void *ptr;
 	uint64_t len; /* number of bytes, more than 0 */
-	uint32_t raw; /* receives the raw CRC-32C of the bytes (common/crc32c.h) */
-	/* For core: the range's device, and the index of the caller's element. */
+	uint32_t raw; /* result: the raw CRC-32C (common/crc32c.h) */
+	/* For core, not for the backend: the range's device, and the index of the caller's
+	 * element. */
 	struct penstock_device *dev;
 	unsigned index;
 };
@@ -556,10 +562,11 @@ struct pst_path_traits {
 	/* The duration of the path's function start() shows whether the bytes were in the page
 	 * cache: start() is slow if they were not. */
 	bool detects_cold;
-	/* Used only if the caller names the path: null and fault, the last two in the table. */
+	/* The path is used only if the caller names it. These are null and fault, the last two in
+	 * the table. */
 	bool by_name_only;
-	/* start() completes the chunk before it returns. If chunk->lane is NULL, start() does not
-	 * call pst_chunk_done. */
+	/* start() completes the chunk before it returns. If chunk->lane is NULL, the calling thread
+	 * runs the chunk without a lane, and start() does not call pst_chunk_done. */
 	bool synchronous;
 	enum penstock_class class_; /* the highest class that the path can meet on any route */
 };
@@ -570,7 +577,7 @@ struct pst_path_facts {
 	enum penstock_class class_; /* the highest class that the path meets on this route */
 	uint32_t off_align; /* alignment of a chunk's storage offset and length; 1 if none */
 	uint32_t mem_align; /* alignment of a chunk's device address; 1 if none */
-	/* A chunk must lie in one row of a segment, because the path moves bytes directly to or
+	/* A chunk must be inside one row of a segment, because the path moves bytes directly to or
 	 * from the segment's buffer. */
 	bool exact;
 	bool slotted;	    /* a chunk must fit in one slot of staging memory */
@@ -630,19 +637,20 @@ struct pst_path_ops {
 	 * free; the lane then tries again later. After any error the path must not call
 	 * pst_chunk_done. */
 	int (*start)(struct pst_chunk *chunk);
-	/* Optional. lane_open and lane_close create and free the path's state for one lane, in
-	 * lane->path_state[index]. The lane calls idle() when it has nothing else to do. idle()
-	 * releases resources that no request needs, and returns false when nothing is left to
-	 * release. */
+	/* Optional. lane_open and lane_close create and free the path's state for one lane (worker
+	 * loop), in lane->path_state[index]. The lane calls idle() when it has nothing else to do.
+	 * idle() releases resources that no request needs, and returns false when nothing is left
+	 * to release. */
 	int (*lane_open)(struct pst_lane *lane, unsigned index, struct pst_err *err);
 	void (*lane_close)(struct pst_lane *lane, unsigned index);
 	bool (*idle)(struct pst_lane *lane, unsigned index);
-	/* Optional, for a path that keeps memory pinned. Returns true if a chunk of these bytes
-	 * would have to pin memory, and the path may pin no more on this lane. The lane then uses
-	 * the plan's next path, without trying this one. */
+	/* Optional, for a path that leaves memory pinned for later chunks. Returns true if a chunk
+	 * of these bytes would have to pin memory, and the path may pin no more on this lane. The
+	 * lane then uses the plan's next path, without trying this one. */
 	bool (*full)(struct pst_lane *lane, unsigned index, const struct pst_route *route,
 		     uint64_t off, uint64_t len);
-	/* Optional. Frees the path's state for a route, which is route->path_priv[index]. */
+	/* Optional. Frees route->path_priv[index], which is the path's state for this pair of
+	 * storage and device. */
 	void (*route_close)(struct pst_route *route, unsigned index);
 	/* Optional. Called when the storage `st` or the device `dev` is about to close; the other
 	 * argument is NULL. The path drops what it caches about it on this lane. Returns a mask:
@@ -684,7 +692,8 @@ struct pst_chunk {
 	uint64_t direct_bytes;
 	struct pst_io io;
 	bool io_started; /* `io` is in progress, so the storage owns it */
-	/* For path staged: number of bytes in the slot before the chunk's first byte. */
+	/* For path staged, which reads whole blocks: number of bytes in the slot before the chunk's
+	 * first byte. */
 	uint64_t mem_head;
 	uint64_t moved;	     /* number of bytes delivered; less than `len` at the storage's end */
 	uint64_t cpu_copied; /* number of bytes that the CPU has copied so far */
@@ -710,12 +719,12 @@ struct pst_chunk {
 	 * in place of copy_piece. A copier never joins copies from memory with different
 	 * numbers. */
 	unsigned own_piece;
-	bool copy_within; /* the chunk's memory is memory of the lane's device */
+	bool copy_within; /* copy_base is memory of the lane's device */
 	struct pst_err err;
 	/* If not NULL, pst_chunk_done calls it instead of completing the chunk. Path fault and
 	 * canaries (test transfers) set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);
-	/* The path's next step, called when all copies of the chunk are done. */
+	/* Function of the path, called when all copies of the chunk are done. */
 	void (*after_copies)(struct pst_chunk *chunk, int result);
 	void *priv; /* the path's state */
 	/* next chunk in one of three lists: of free chunks, of chunks that wait for a slot, or of
@@ -727,7 +736,8 @@ struct pst_chunk {
 
 struct pst_engine; /* makes the system calls of one lane */
 
-/* The functions of a kind of engine. Only the thread that runs the lane calls them. */
+/* The functions of a kind of engine, which makes the system calls of one lane. Only the thread that
+ * runs the lane calls them. */
 struct pst_engine_ops {
 	const char *name;
 	/* Opens an engine for at most `depth` calls in flight. Another thread ends wait() by a

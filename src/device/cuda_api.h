@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opaque handles of the driver. */
+/* Opaque objects of the driver, to which the library has only pointers. */
 struct pst_cu_ctx;
 struct pst_cu_stream;
 struct pst_cu_event;

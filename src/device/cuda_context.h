@@ -28,13 +28,12 @@ struct pst_cuda_device {
 	const struct pst_cuda *api;
 	int ordinal;
 	unsigned char uuid[16];
-	/* Protects the table of imports, and the members that are set when they are
-	 * first needed. */
+	/* Guards the table `imports`, and the members that are set when they are first needed. */
 	pthread_mutex_t lock;
 	/* A thread holds this lock during a copy from another device, so that only one such copy
 	 * runs at a time. A thread never takes it while it holds `lock`. */
 	pthread_mutex_t peer_lock;
-	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
+	_Atomic(struct pst_cu_ctx *) ctx; /* primary context; NULL until it is retained */
 	/* State of cuda_stream.c: scratch memory, index of the byte in it that the next wait of a
 	 * stream writes, an event that is only queried, and the kernels that copy and count. All
 	 * are 0 until they are needed. */

@@ -34,7 +34,7 @@
  * (tests/standin/README.md). */
 #define PAIR_NEAR 8
 #define KNOWN_MAX 4 /* number of allocations that a copier caches */
-/* maximum number of tickets in flight on one copier; a lane has half as many chunks */
+/* maximum number of tickets in flight on one copier; a lane has at most half as many chunks */
 #define TICKETS_MAX 512
 
 struct small_copy {
@@ -55,7 +55,8 @@ struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
-	/* True if the stream `in`, or `out`, has got work since the last ticket. */
+	/* used_in: copies were queued on the stream `in` since the last ticket. used_out: the same
+	 * for `out`. */
 	bool used_in, used_out;
 	uint64_t marked; /* the last ticket that was issued */
 	/* The last ticket that is known to be done; all earlier tickets are done too. */
@@ -93,7 +94,7 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope in;
 
-	/* If this call fails, the context and everything in it no longer exist. */
+	/* If this call fails, the context is destroyed, and with it its streams and events. */
 	pst_cuda_enter(api, cp->ctx, &in);
 	if (cp->in)
 		api->cuStreamDestroy(cp->in);
@@ -182,7 +183,7 @@ static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const cha
 	return rc;
 }
 
-/* Copies within the device's memory, on the copier's stream of that direction. */
+/* Copies within the device's memory, on the stream `in` or `out` of the copier. */
 static enum pst_cu_result copy_within(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	enum pst_cu_result rc = PST_CU_OK;
@@ -448,7 +449,7 @@ static bool small_submit_batch(struct pst_copier *cp)
 	return rc == PST_CU_OK;
 }
 
-/* Queues one small copy by itself. */
+/* Queues one small copy without a partner. Stores an error in *one->refused. */
 static void small_queue_alone(struct pst_copier *cp, const struct small_copy *one)
 {
 	enum pst_cu_result rc = copy_in_1d(cp, one->dst, one->src, one->len);

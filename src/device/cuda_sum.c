@@ -27,7 +27,8 @@
  * checksum of 1 GiB takes no longer, and a thread that sleeps takes 0.1 to 0.3 ms to wake up. */
 #define POLL_NS 1000000u
 
-/* A piece of a range, in pinned memory. crc32c.cu has the same layout, and describes it. */
+/* A piece of a range, in pinned memory that the kernel reads and writes. crc32c.cu has the same
+ * layout, and describes the members. */
 struct sum_piece {
 	uint64_t begin, len, after, raw;
 };
@@ -127,8 +128,8 @@ void pst_cuda_sum_close(struct pst_cuda_device *c)
 
 /* ---- ranges and pieces ---- */
 
-/* Checks that the whole range is memory of the device: a kernel that reads another address breaks
- * the application's context. `known` is the allocation that was found last. */
+/* Checks that the whole range is memory of the device, because a kernel that reads another address
+ * breaks the application's context. `known` is the allocation that the last call found. */
 static int range_check(struct penstock_device *dev, const struct pst_sum *sum,
 		       struct pst_memory *known, struct pst_err *err)
 {
@@ -179,8 +180,8 @@ static unsigned range_cut(const struct pst_sum *sum, uint64_t len, struct sum_pi
 	return count;
 }
 
-/* Computes the checksums of at most RANGES_MAX ranges. The context is current, and the caller holds
- * sum_lock. */
+/* Computes the checksums of at most RANGES_MAX ranges. The caller has made the context current and
+ * holds sum_lock. */
 static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned count,
 		      struct pst_err *err)
 {

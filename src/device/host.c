@@ -23,7 +23,7 @@
 #include "device/host.h"
 
 #define HUGE_PAGE (2u << 20)
-#define PAGE ((uintptr_t)4096) /* the page size, or a divisor of the page size */
+#define PAGE ((uintptr_t)4096) /* a divisor of the page size */
 #define SUM_PIECE ((uint64_t)64 << 20)
 /* Older C headers do not define these flags of madvise. Kernels before 5.14 return EINVAL for
  * them. */
@@ -32,7 +32,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* An allocation of host_alloc. */
+/* An allocation that host_alloc has made. */
 struct host_alloc {
 	void *mem; /* address that the caller got */
 	void *map; /* mapping that contains `mem`, and its length in bytes */
@@ -105,7 +105,7 @@ static bool alloc_add(struct host_device *host, struct host_alloc *alloc)
 	return added;
 }
 
-/* Maps the memory. Large blocks get huge pages. */
+/* Allocates host memory by mmap. Large allocations get huge pages. */
 static int host_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
 	struct host_alloc *alloc;

@@ -187,7 +187,7 @@ static bool rows_fit(uint64_t rows, uint64_t pitch, uint64_t row_len)
 			     !__builtin_add_overflow(end, row_len, &end));
 }
 
-/* Carries out one element of the array that penstock_copy was given. */
+/* Carries out one element `c` of the array that the caller passed to penstock_copy. */
 static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_rect rect;

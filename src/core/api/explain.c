@@ -14,7 +14,7 @@
 #include "core/route/admit.h"
 #include "core/route/route.h"
 
-/* The properties of the request that decide which paths can carry it. */
+/* The properties of the explained request that decide which paths can carry it. */
 struct range {
 	uint64_t off, len, room;
 	uint32_t edge; /* the storage's edge_align: the library splits writes at multiples of it */
@@ -93,7 +93,9 @@ static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range
 			row_set_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
 }
 
-/* Sets the reason in the rows of paths that the plan prefers but that are slow for this length. */
+/* Corrects the reasons if the request uses another path than the one that the plan prefers, because
+ * that one is slow for this length. The rows of the preferred paths get PENSTOCK_WHY_NOT_QUICK, and
+ * the row of the used path gets no reason. */
 static void rows_mark_short(struct penstock_explanation *out)
 {
 	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
@@ -230,8 +232,8 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		/* The storage has no page cache, or the range is so long that a request for it
-		 * would be refused. */
+		/* Report the range as not cached: the storage has no page cache, or the range is so
+		 * long that a request for it would be refused. */
 		return 0;
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
@@ -303,8 +305,8 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
 	snprintf(ours.device_text, sizeof(ours.device_text), "%s", seg.dev->facts.text);
-	/* Paths that are used only if a request names them come last in the table and are not
-	 * listed. */
+	/* Do not list the paths that are used only if a request names them. They come last in the
+	 * table. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
 		row_fill(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)

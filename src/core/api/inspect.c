@@ -299,7 +299,7 @@ int penstock_stats(int pid, int json, int fd)
 	FILE *f;
 	int ret;
 
-	pst_stats_get(); /* creates this process's counters, because `pid` may be this process */
+	pst_stats_get(); /* `pid` may be this process, so create its counters */
 	copy = malloc(sizeof(*copy));
 	if (!copy)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for the counters");

@@ -105,7 +105,8 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	return result;
 }
 
-/* Transfers one contiguous range. */
+/* Transfers one contiguous range: `len` bytes between offset `off` of the storage and the
+ * buffer. */
 static int64_t transfer_one(struct penstock_storage *st, struct penstock_device *dev, void *buf,
 			    size_t len, uint64_t off, enum penstock_op op)
 {

@@ -19,8 +19,9 @@
 
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_device *devices[PST_DEVICES_MAX];
-/* A thread that changes the table holds device_lock and this lock; a thread that only searches the
- * table may hold this lock alone. No thread waits for anything else while it holds this lock. */
+/* Guards `devices`. A thread that changes the table holds device_lock and this lock. A thread that
+ * only searches the table may hold this lock alone. No thread waits for anything else while it
+ * holds this lock. */
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static uint64_t last_serial; /* guarded by device_lock */
 
@@ -144,7 +145,7 @@ static void invalidate_others(struct penstock_device *closing)
 			devices[i]->hooks->invalidate(devices[i], NULL, closing);
 }
 
-/* Closes a device without openers. Called with device_lock held. */
+/* Closes a device that no opener uses any more. Called with device_lock held. */
 static void device_end(struct penstock_device *dev)
 {
 	unsigned times = 0;
@@ -296,7 +297,7 @@ struct penstock_device *pst_device_find(const void *ptr)
 		struct penstock_device *dev = devices[i];
 
 		if (dev && dev->facts.is_host)
-			/* Memory that no other device owns belongs to the host device. */
+			/* If no other device owns the memory, the host device is returned. */
 			host = dev;
 		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
 			found = dev;

@@ -13,9 +13,10 @@
 /* Functions that the table of open devices calls while it holds the lock device_lock. It calls
  * `stop`, `invalidate` and `help` only for a device whose pump runs. */
 struct pst_device_hooks {
-	/* Starts the device's pump and stores it in dev->pump. */
+	/* Starts the device's pump (its worker threads) and stores it in dev->pump. */
 	int (*start)(struct penstock_device *dev, struct pst_err *err);
-	/* Stops the pump of a device that is being closed, and sets dev->pump to NULL. */
+	/* Stops the pump of a device that is being closed: waits for its requests, ends its worker
+	 * threads, and sets dev->pump to NULL. */
 	void (*stop)(struct penstock_device *dev);
 	/* Makes the worker threads of `dev` drop what they have cached about an object that is
 	 * being closed: the storage `st` or the device `closing`. The other argument is NULL. The
@@ -37,9 +38,10 @@ int pst_device_open(const char *name, const struct penstock_device_opts *opts,
 		    struct pst_err *err);
 /* Counts one more opener of an open device. Returns -ENODEV if the device is being closed. */
 int pst_device_ref(struct penstock_device *dev, struct pst_err *err);
-/* Removes one opener. When the last opener is removed, stops the pump and frees the device. But if
- * captured requests still use the device, it stays open. Once their graphs are destroyed, a later
- * call of this function or of pst_device_open frees it. */
+/* Removes one opener. When the last opener is removed, stops the device's pump (its worker threads)
+ * and frees the device. But while requests that are captured in CUDA graphs use the device, it
+ * stays open. Once these graphs are destroyed, a later call of this function or of pst_device_open
+ * frees it. */
 void pst_device_close(struct penstock_device *dev);
 
 /* Opens a device without adding it to the table of open devices, for the library's own use. The
@@ -48,7 +50,7 @@ int pst_device_open_unlisted(const char *name, const struct penstock_device_opts
 			     struct penstock_device **out, struct pst_err *err);
 void pst_device_close_unlisted(struct penstock_device *dev);
 
-/* Starts the device's pump unless it runs already. */
+/* Starts the device's pump (its worker threads) unless it runs already. */
 int pst_device_start(struct penstock_device *dev, struct pst_err *err);
 
 /* Makes the worker threads of all devices drop what they have cached about a storage that is being
@@ -79,8 +81,8 @@ static inline void pst_devices_release(uint64_t mask)
 		pst_devices_release_all(mask);
 }
 
-/* Returns the open device that a pointer belongs to. If no other device owns the pointer, returns
- * the host device, or NULL if the host device is not open. */
+/* Returns the open device that owns the memory at `ptr`. If no other device owns it, returns the
+ * host device, or NULL if the host device is not open. */
 struct penstock_device *pst_device_find(const void *ptr);
 
 #endif

@@ -7,7 +7,7 @@
 #include "core/base/err.h"
 #include "penstock.h"
 
-/* Interval in ns at which a function that waits for a server checks the caller's limits. */
+/* Interval in ns at which a commit or an abort that waits for a server calls pst_end_check. */
 #define PST_END_CHECK_NS 50000000u
 
 /* Returns 0 if a running commit or abort may go on. Returns -ECANCELED, with the reason in `err`,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors: see err.h. Contains the tables of reasons and each thread's last error, which is the
- * only thread-local state of the library. This file must never print; log.c does that.
+ * Implements errors: see err.h. Contains the tables with the texts of all reasons, and each
+ * thread's last error, which is the only thread-local state of the library. This file must never
+ * print; log.c does that.
  */
 #include "core/base/err.h"
 
@@ -133,7 +134,8 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 
 	errno = code < 0 ? -code : code; /* lets %m in the format print this errno */
 	va_start(args, fmt);
-	/* Formatted here and not in thread_err, because an argument may point into thread_err. */
+	/* Format the message in `err` and copy it to thread_err afterwards, because an argument may
+	 * point into the old text of thread_err. */
 	err_fill(&err, code, why, fmt ? fmt : penstock_why_text(why), args);
 	va_end(args);
 	return pst_err_publish(&err);

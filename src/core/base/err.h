@@ -37,8 +37,8 @@ int pst_fail(struct pst_err *err, enum penstock_why why, const char *fmt, ...)
 int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Fills the calling thread's error, and returns -EINVAL: the argument `what`, for example "the
- * queue", is NULL. */
+/* Stores in the calling thread's error that the argument `what`, for example "the queue", is NULL.
+ * Returns -EINVAL. */
 int pst_fail_null(const char *what);
 
 /* Copies `err` to the calling thread's error and returns err->code. */

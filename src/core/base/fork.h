@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Detects objects that a process has inherited through a fork. An object belongs to the process
- * that opened it. Each object stores the fork generation of that process, and every public
- * function compares the stored generation with the current one before it uses the object. A
- * source file with a lock registers a hook that makes the lock usable in the child.
+ * Detects objects, such as queues and devices, that a process has inherited through a fork. An
+ * object belongs to the process that opened it. The fork generation is a number that differs
+ * between a process and its child. Each object stores the generation of the process that opened it,
+ * and every public function compares the stored number with the current one before it uses the
+ * object. A source file with a lock registers a hook that makes the lock usable in the child.
  */
 #ifndef PST_CORE_FORK_H
 #define PST_CORE_FORK_H

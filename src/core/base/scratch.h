@@ -18,9 +18,9 @@ int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err
 void pst_scratch_put(struct penstock_device *dev, void *mem);
 
 /*
- * Finds whole blocks of `align` bytes, at or after offset *off, that lie in a written extent.
- * Sets *off to the first block and *len to the length of the blocks, at most `max`. Returns 0,
- * or -ENODATA if there are no such blocks.
+ * Finds whole blocks of `align` bytes, at or after offset *off, that are inside an extent of
+ * written bytes. Sets *off to the first block and *len to the length of the blocks, at most `max`.
+ * Returns 0, or -ENODATA if there are no such blocks.
  */
 int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
 		       uint64_t *len);

@@ -15,7 +15,7 @@
 #define PST_STATS_NAME "penstock-stats"
 #define PST_STATS_MAGIC 0x5453545350415453ull
 #define PST_STATS_VERSION 2u
-#define PST_STATS_BUCKETS 64 /* latency buckets: two for each power of two in nanoseconds */
+#define PST_STATS_BUCKETS 64 /* latency buckets: two for each power of two in ns */
 #define PST_STATS_NOTES 8
 #define PST_STATS_NOTE_MAX 488 /* maximum length of a note's text, including its NUL */
 
@@ -32,9 +32,10 @@ struct pst_stats_path {
 	_Atomic uint64_t latency[PST_STATS_BUCKETS];
 };
 
-/* A note: a message for the readers of the counters. The writer writes `begun` first and `done`
- * last. A reader reads `done` first and `begun` last. If the reader finds the same number in `done`
- * and `begun`, it has read the complete text of that note. Otherwise the note was being written. */
+/* A note: a message to the user in the counters. To let readers detect a half-written note, the
+ * writer stores its number in `begun` first and in `done` last. A reader reads `done` first and
+ * `begun` last. If both numbers are equal, it has read the complete text of that note. Otherwise
+ * the note was being written. */
 struct pst_stats_note {
 	_Atomic uint64_t done;	/* number of the note, counted from 1; 0 if there is no note */
 	_Atomic uint64_t times; /* how many times this text was reported */
@@ -48,7 +49,8 @@ struct pst_stats {
 	uint32_t pid, path_count;
 	_Atomic uint64_t requests, refused, failed, canaries, canaries_failed;
 	struct pst_stats_path paths[PST_PATHS_MAX];
-	/* The latest notes. No two of them have the same text. */
+	/* The latest notes. A text that is reported again increments `times` of its note, so no two
+	 * notes have the same text. */
 	struct pst_stats_note notes[PST_STATS_NOTES];
 };
 

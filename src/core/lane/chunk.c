@@ -336,7 +336,7 @@ struct pst_copyq *pst_copyq_within(struct pst_lane *lane, struct penstock_device
 	return copyq_find(lane, dev, true);
 }
 
-/* State of one call of chunk_queue_copies. */
+/* State of one call of chunk_queue_copies, which it passes to chunk_copy_part. */
 struct copying {
 	struct pst_chunk *chunk;
 	uint64_t bytes;
@@ -415,8 +415,8 @@ static void copyq_record(struct pst_copyq *copyq)
 	copyq->unrecorded_bytes = 0;
 }
 
-/* Returns whether a ticket must be recorded: the copies without a ticket have enough bytes, or
- * no older copy keeps the device busy. */
+/* Returns whether the lane must record a ticket for the newest copies now. It must if the copies
+ * without a ticket have RECORD_BYTES or more, or if no older copy keeps the device busy. */
 static bool copyq_record_due(const struct pst_copyq *copyq)
 {
 	return copyq->unrecorded_bytes >= RECORD_BYTES ||

@@ -45,8 +45,8 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 /* Starts the transfer that pst_chunk_io prepared. Returns the result of the storage's function
  * fill, drain or sync. If that is an error other than -EAGAIN, the reason is in chunk->err. */
 int pst_chunk_io_start(struct pst_chunk *chunk);
-/* Returns the chunk that a completed transfer belongs to. Each `done` function must call this
- * first. */
+/* Returns the chunk that a completed transfer belongs to. Each `done` function (see pst_chunk_io)
+ * must call this first. */
 struct pst_chunk *pst_chunk_io_done(struct pst_io *io);
 /* Stores in chunk->moved that the transfer has moved `n` bytes. A read may move fewer bytes than
  * the chunk has. For a write that is an error. */
@@ -64,10 +64,10 @@ int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n);
 bool pst_chunk_direct_begin(struct pst_chunk *chunk, uint64_t len);
 void pst_chunk_direct_end(struct pst_chunk *chunk);
 
-/* Queues the copies of the chunk's first `len` bytes. `base` is the host address of the first
- * byte, usually in the chunk's slot. A read copies from `base` to the segments' buffers, and a
- * write copies from these buffers to `base`. When all copies are done, `after` is called once,
- * with 0 or -errno. */
+/* Queues the copies of the chunk's first `len` bytes between staging memory and device. `base` is
+ * the host address of the first byte, usually in the chunk's slot. A read copies from `base` to the
+ * segments' buffers, and a write copies from these buffers to `base`. When all copies are done,
+ * `after` is called once, with 0 or -errno. */
 int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		   void (*after)(struct pst_chunk *chunk, int result));
 
@@ -77,10 +77,11 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
  * must then fail the chunk. */
 bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
-/* Counts a retry of the chunk on its own path, for the reason `why`, which reports then show. */
+/* Counts that the chunk is retried on the same path, for the reason `why`, which reports then
+ * show. */
 void pst_chunk_note(struct pst_chunk *chunk, const struct pst_err *why);
-/* Does the same as pst_chunk_note, and defers the chunk, so that the lane starts it again on its
- * path. */
+/* Does the same as pst_chunk_note, and puts the chunk on the lane's list of deferred chunks. The
+ * lane then starts it again on its path. */
 void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why);
 
 /* ---- for lanes ---- */
@@ -123,7 +124,7 @@ struct pst_copyq {
  * fewer tickets. Returns NULL on an error, with the reason in `err`. */
 struct pst_copyq *pst_copyq_open(struct penstock_device *dev, bool alone, struct pst_err *err);
 void pst_copyq_close(struct pst_copyq *copyq);
-/* Makes the lane use the copy queues that pst_pump_attach has opened for it. */
+/* Makes the lane use the copy queues that pst_pump_attach has opened for it on another device. */
 void pst_copyqs_adopt(struct pst_lane *lane);
 /* Returns the lane's copy queue on a device, and opens it if there is none. Returns NULL on an
  * error, with the reason in lane->open_err. */

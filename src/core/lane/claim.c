@@ -120,7 +120,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->residency_kib, memory_order_relaxed)
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
-	/* `useful` is the maximum length of a chunk of cached bytes */
+	/* `useful`: maximum length of a chunk of cached bytes; a longer query is of no use */
 	uint64_t next, useful = QUERY_MAX, was = len;
 	bool shortened = false;
 	enum penstock_why why = PENSTOCK_WHY_NONE;
@@ -193,11 +193,11 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 }
 
 /*
- * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of a
- * write's plan uses the page cache, no two chunks may share a page or a file-system block.
- * Otherwise the page cache could read old bytes of that block while the other chunk writes new
- * bytes to the drive. Later the page cache would write the old bytes back. If the caller named the
- * path, or if the last path avoids the page cache, the path's own alignment is enough.
+ * Returns the alignment in bytes at which a chunk of path `index` must begin and end. If the last
+ * path of a write's plan uses the page cache, no two chunks may share a page or a file-system
+ * block. Otherwise the page cache could read old bytes of that block while the other chunk writes
+ * new bytes to the drive. Later the page cache would write the old bytes back. If the caller named
+ * the path, or if the last path avoids the page cache, the path's own alignment is enough.
  */
 static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
 			   unsigned index, uint64_t most)
@@ -260,14 +260,16 @@ static bool stream_allows(const struct pst_request *req, const struct pst_place 
 
 	if (!req->stream || pst_paths[index]->traits.synchronous)
 		return true;
-	/* The places of rowwise bytes do not follow the storage's blocks. */
+	/* In a rowwise span the rows are next to each other in the stage. So their positions do not
+	 * match the storage's blocks, as a path with an alignment requires. */
 	return facts->slotted && (!place->span->rowwise || facts->off_align <= 1);
 }
 
 /*
  * Returns how many bytes of `place` path `index` can carry as one chunk. Returns 0 if the path
- * cannot start at this place. If the path could start some bytes later, the function lowers *cap
- * to the number of these bytes. A chunk on another path must then have at most *cap bytes.
+ * cannot start with the first byte of `place`. If the path could start some bytes later, the
+ * function also lowers *cap to the number of these bytes. Then a chunk on another path must have at
+ * most *cap bytes.
  */
 static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
 			 unsigned index, uint32_t *pad, uint64_t *cap)
@@ -469,7 +471,8 @@ static int choose_blind(struct pst_request *req, const struct pst_place *place, 
 	return path;
 }
 
-/* Returns an error: no allowed path can carry the first bytes of `place`. */
+/* Stores the error that no path that the request may use can carry the first bytes of `place`, and
+ * returns its code. */
 static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 		      const struct pst_place *place)
 {
@@ -516,7 +519,7 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 		    struct pst_err *err)
 {
 	struct pst_request *req =
-		/* Not const, because choose_path notes why it did not use a path. */
+		/* not const, because choose_path stores in the request why it did not use a path */
 		(struct pst_request *)(uintptr_t)given;
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 	uint64_t len = span->rowwise ? seg->rows * seg->row_len : span->len;
@@ -603,7 +606,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A chunk that timed its call is retried on the plan's paths for cached bytes. */
+	/* A chunk whose call was timed was read through the page cache. So it is retried on the
+	 * paths that the plan lists for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
 	/* If the drive failed a write, or a server had no space for it, the retry must not use
 	 * the page cache. The page cache would report success before the bytes are on the

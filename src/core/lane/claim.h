@@ -6,13 +6,13 @@
 
 #include "core/request/request.h"
 
-/* The bytes of one claim, to be moved as one chunk. */
+/* A claim: bytes of a request that a lane has reserved, to be moved as one chunk over one path. */
 struct pst_claim {
 	struct pst_route *route;
 	unsigned span;	   /* index of a span of the request */
 	uint64_t off, len; /* offset and length in the storage */
-	/* Number of bytes after `len` that are read too, so that whole blocks are read. Their
-	 * memory is the spare memory (`room`) after the segment's buffer. */
+	/* Number of bytes after the first `len` bytes that move too, so that the last block is
+	 * whole. Their memory is the spare memory (`room`) after the segment's buffer. */
 	uint32_t pad;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
@@ -23,8 +23,8 @@ struct pst_claim {
 };
 
 /* Claims the next bytes of a request for `lane`. `nth` is the index of this lane among the lanes
- * that share the request. Returns false if no bytes are left. Also returns false after failing the
- * request, because it is cancelled, past its deadline, or no path can carry its bytes. */
+ * that share the request. Returns false if no bytes are left. Also fails the request and returns
+ * false if it is cancelled or past its deadline, or if no path can carry its bytes. */
 bool pst_claim(struct pst_lane *lane, struct pst_request *req, unsigned nth, struct pst_claim *out);
 /* If the request is cancelled or past its deadline, fails its unclaimed bytes and returns true.
  * Else returns false. */

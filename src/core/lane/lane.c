@@ -317,7 +317,7 @@ static void req_synced(struct pst_io *io)
 	if (io->result < 0)
 		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_last_bytes_done(req, 1); /* the sync is the last phase */
+	pst_req_last_bytes_done(req, 1); /* a sync counts as one byte of its phase, the last one */
 }
 
 /* Starts the sync of a durable write. It is the last phase of the request. */
@@ -395,8 +395,8 @@ static int lane_start_deferred(struct pst_lane *lane)
 	return started;
 }
 
-/* Returns how many chunks the request's unclaimed bytes can become at most, if they are as short as
- * the first chunk of a request or as `chunk`. */
+/* Returns an upper bound for the number of chunks that the request's unclaimed bytes become. It
+ * assumes that they are as short as a request's first chunk, or as `chunk` if that is shorter. */
 static uint64_t req_chunks_left(const struct pst_request *req, const struct pst_chunk *chunk)
 {
 	uint64_t next = atomic_load_explicit(&req->next, memory_order_relaxed);
@@ -508,7 +508,8 @@ static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
  * free staging slot (WORK_STALLED), or the lane has no free chunk (WORK_FULL). */
 enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
 
-/* Claims and starts chunks of one request. Adds the number of these chunks to *started. */
+/* Claims (reserves) and starts chunks of one request. Adds the number of these chunks to
+ * *started. */
 static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *started)
 {
 	while (lane->chunks_free) {
@@ -567,7 +568,8 @@ static int lane_abandon(struct pst_lane *lane)
 
 		while (*at) {
 			struct pst_request *req = (*at)->req;
-			/* In phase SYNC all bytes are written, so nothing is left to abandon. */
+			/* In this phase all bytes are written and only the sync is missing, so do
+			 * not abandon it. */
 			bool syncs = req->phase == PST_PHASE_SYNC;
 
 			if (!syncs && pst_claim_abandon(req)) {
@@ -677,8 +679,9 @@ static int lane_cut(struct pst_lane *lane)
 	return asked;
 }
 
-/* If a request of this pump was cancelled since the last call, cancels its transfers, and abandons
- * cancelled requests on the lane's lists. Returns the number of these transfers and requests. */
+/* If a request of this device's lanes was cancelled since the last call, cancels its transfers, and
+ * abandons cancelled requests on the lane's lists. Returns the number of these transfers and
+ * requests. */
 static int lane_cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
@@ -724,8 +727,8 @@ static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
-/* Returns whether the thread that runs this inline lane need not wait: a request of its queue
- * has completed, or none is in flight. */
+/* Returns whether the thread that runs this inline lane need not wait for work: a request of the
+ * lane's queue has completed, or none is in flight. */
 static bool lane_owner_may_go(const struct pst_lane *lane)
 {
 	return lane->kind == PST_LANE_INLINE &&

@@ -87,8 +87,8 @@ struct pst_lane {
 	/* Number of requests in `inbox` and `todo`. The pump gives new requests to lanes with low
 	 * load. */
 	_Atomic unsigned load;
-	_Atomic unsigned busy_seen;  /* `busy` at the last turn, for other threads */
-	_Atomic unsigned turns;	     /* number of completed turns */
+	_Atomic unsigned busy_seen;  /* copy of `busy` for other threads */
+	_Atomic unsigned turns;	     /* number of completed passes of the loop */
 	_Atomic unsigned turns_seen; /* value of `turns` that the last submitting thread saw */
 	/* Time in ns at which a submitting thread last saw that `turns` had changed, or that the
 	 * lane was idle. An old time means that the lane may hang. */
@@ -106,8 +106,8 @@ struct pst_lane {
 	 * of that chunk; otherwise NULL. The request's other lanes then pass their copies to this
 	 * lane, because their own calls of the driver would wait. */
 	_Atomic(struct penstock_storage *) drives;
-	_Atomic(struct pst_chunk *) passed;   /* other lanes' chunks that this lane shall copy */
-	_Atomic(struct pst_chunk *) returned; /* own chunks that another lane has copied */
+	_Atomic(struct pst_chunk *) passed;   /* chunks of other lanes that it shall copy */
+	_Atomic(struct pst_chunk *) returned; /* its chunks, copied by another lane */
 	/* Chunks that other lanes have passed to this lane: the list of those whose copies are not
 	 * queued yet, and the number of those whose copies are queued. */
 	struct pst_chunk *passed_todo, **passed_todo_end;
@@ -117,18 +117,19 @@ struct pst_lane {
 	struct pst_stage *watched;
 	uint64_t watch_asked_ns; /* time of the last check that the device works */
 	bool stage_waits;	 /* a deferred chunk waits for a CUDA stream */
-	unsigned idle_turns;	 /* number of consecutive turns without work */
+	unsigned idle_turns;	 /* number of consecutive passes of the loop without work */
 	struct pst_spin spin;
-	/* Time since which the lane has only waited for copies; 0 if it does not. */
+	/* Time in ns since which the lane has had no work except waiting for copies; 0 if it has
+	 * work. */
 	uint64_t idle_since;
 	/* Another thread is closing a storage or a device, and the lane must drop its cached state
 	 * of it. */
 	_Atomic bool invalidate_due;
-	/* The cache_bits of all storages that the lane has cached state of. */
+	/* Bit mask: the cache_bit (see ops.h) of each storage that the lane has cached state of. */
 	_Atomic uint64_t caches;
 	_Atomic uint64_t copies_to; /* bit i is set if the lane has a copy queue for device i */
-	unsigned cancel_turn; /* the last value of pump->cancel_turn that the lane has handled */
-	bool trim_due;	      /* paths have unused state to release when the lane is idle */
+	unsigned cancel_turn; /* last value of pump->cancel_turn that it has handled */
+	bool trim_due;	      /* when idle, the paths shall release unused state */
 	void *path_state[PST_PATHS_MAX]; /* each path's state for this lane */
 	_Atomic bool taken;		 /* for borrowed lanes: the lane is in use */
 	struct pst_err open_err; /* why the lane, or one of its copy queues, could not be opened */
@@ -140,16 +141,17 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
 /* Populates the first part of the lane's staging memory, and registers it with the device. Called
  * on the lane's thread, before its first chunk. */
 void pst_lane_pin(struct pst_lane *lane);
-/* Closes a lane that has nothing in flight. Called on the lane's thread; a borrowed lane may be
+/* Closes a lane that has no chunk in flight. Called on the lane's thread; a borrowed lane may be
  * closed by any thread. */
 void pst_lane_close(struct pst_lane *lane);
 
-/* Opens the lane's preferred engine if it is not open yet. The lane's thread calls it before it
- * submits a call to the engine. */
+/* Opens the lane's preferred engine (such as io_uring) if it is not open yet. The lane's thread
+ * calls it before it submits a call to the engine. */
 void pst_lane_want_engine(struct pst_lane *lane);
 
-/* Runs one turn of the lane's loop. If there was nothing to do, waits until another thread or a
- * completion wakes the lane, but at most wait_us microseconds unless wait_us is -1. */
+/* Runs one turn, which is one pass of the lane's loop. If there was nothing to do, waits until
+ * another thread or a completion wakes the lane, but at most wait_us microseconds unless wait_us is
+ * -1. */
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
 
 /* Drops the lane's cached state of a storage, or of a device together with the copy queue on it.

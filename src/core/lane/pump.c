@@ -46,8 +46,8 @@
  * milliseconds with long copies. */
 #define LANE_TURN_NS 10000000u
 
-/* Reports that this lane has opened or failed to open, and waits for the other lanes. Returns
- * whether all lanes have opened. */
+/* Called by each new lane's thread. Counts that this lane has opened or failed to open, and waits
+ * for the other lanes. Returns whether all lanes have opened. */
 static bool start_await_open(struct pst_pump_start *start, bool failed)
 {
 	bool all;
@@ -95,7 +95,7 @@ static void *lane_main(void *arg)
 	return NULL;
 }
 
-/* Returns how many lanes the device's pump gets. */
+/* Returns the number of worker threads (lanes) for the device. */
 static unsigned device_lanes(const struct penstock_device *dev)
 {
 	cpu_set_t set;
@@ -106,7 +106,7 @@ static unsigned device_lanes(const struct penstock_device *dev)
 	if (dev->opts.lanes)
 		lanes = dev->opts.lanes;
 	else if (lanes > cpus)
-		/* At least two lanes, because one lane may be waiting in a slow call. */
+		/* Use at least two lanes, because one may be blocked in a slow system call. */
 		lanes = cpus < 2 ? 2 : cpus;
 	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
 }
@@ -216,7 +216,7 @@ static void pump_free(struct pst_pump *pump)
 	free(pump);
 }
 
-/* Allocates a pump, but starts no threads. */
+/* Allocates the pump of a device, but does not start its worker threads. */
 static struct pst_pump *pump_new(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_pump *pump = calloc(1, sizeof(*pump));
@@ -340,7 +340,8 @@ void pst_pump_close_plain(struct pst_pump *pump)
 
 /* ---- other devices ---- */
 
-/* Serialises pst_pump_attach. A thread that holds it takes no other lock. */
+/* Held during pst_pump_attach, so that only one thread runs it. A thread that holds this lock takes
+ * no other lock. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Makes attach_lock usable in a forked child. pst_fork_hook registers this function. */
@@ -396,7 +397,7 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 /* ---- passing requests to lanes ---- */
 
-/* Returns approximately how many requests and chunks of the lane are not complete. */
+/* Returns the lane's approximate load: how many of its requests and chunks are not complete. */
 static unsigned lane_load(struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->load, memory_order_relaxed) +
@@ -419,8 +420,8 @@ static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 	return false;
 }
 
-/* Chooses the first lane whose load is below LANE_LOAD_FULL, else the lane with the least load. A
- * lane that seems to hang is chosen only if all lanes seem to hang. */
+/* Chooses a lane for a new request: the first lane whose load is below LANE_LOAD_FULL, else the
+ * lane with the least load. A lane that seems to hang is chosen only if all lanes seem to hang. */
 static struct pst_lane *pump_choose_lane(struct pst_pump *pump, uint64_t now)
 {
 	struct pst_lane *best = NULL;
@@ -564,8 +565,8 @@ static int spare_open(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Borrows a spare lane. Returns NULL with err->code 0 if no spare lane is free at this time, and
- * NULL with an error if the lane cannot be opened. */
+/* Borrows a spare lane for the calling thread. Returns NULL with err->code 0 if no spare lane is
+ * free at this time, and NULL with an error if the lane cannot be opened. */
 static struct pst_lane *spare_borrow(struct pst_pump *pump, struct pst_err *err)
 {
 	err->code = 0;

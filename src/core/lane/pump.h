@@ -61,7 +61,7 @@ struct pst_pump {
 	struct penstock_device *dev;
 	struct pst_pump_start start;
 	unsigned lane_count;
-	struct pst_lane *lanes; /* the pump's own lanes; each has a thread */
+	struct pst_lane *lanes; /* lanes with a thread */
 	/* Lanes that callers' threads borrow, opened as needed. */
 	struct pst_lane spare[PST_BORROWED_MAX];
 	struct pst_numa numa;	   /* NUMA node of the lanes' threads and memory */
@@ -133,24 +133,27 @@ static inline struct pst_lane *pst_pump_first_lane(const struct pst_request *req
 	return &pump->lanes[(req->home_lane->index + 1) % pump->lane_count];
 }
 
-/* Add an inline lane to the pump's members, or remove it. */
+/* Add an inline lane (a lane inside a queue, without a thread) to the pump's list of members, or
+ * remove it. */
 void pst_pump_add_member(struct pst_pump *pump, struct pst_pump_member *member);
 void pst_pump_remove_member(struct pst_pump *pump, struct pst_pump_member *member);
 
-/* Opens a request and passes it to one of the pump's lanes. Any thread may call it. */
+/* Makes the request known to other threads (pst_req_open), and passes it to one of the pump's
+ * lanes. Any thread may call it. */
 void pst_pump_submit(struct pst_request *req);
 /* Makes every lane check its chunks and lists for cancelled requests. Any thread that has a
  * reference to a request of the pump may call it. */
 void pst_pump_cancel(struct pst_pump *pump);
 
-/* Borrows a spare lane for the calling thread, which must return it. Returns NULL if all are in
- * use, or if the lane cannot be opened. */
+/* Borrows a spare lane for the calling thread, which must give it back with pst_pump_return.
+ * Returns NULL if all are in use, or if the lane cannot be opened. */
 struct pst_lane *pst_pump_borrow(struct pst_pump *pump);
 /* Borrows a spare lane, and waits while all are in use. Returns NULL if the lane cannot be opened,
  * with the reason in `err`. */
 struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err);
 void pst_pump_return(struct pst_lane *lane);
-/* Opens the request and runs it on a borrowed lane until it has completed. */
+/* Makes the request known to other threads (pst_req_open), and runs it on a borrowed lane until it
+ * has completed. */
 void pst_pump_run(struct pst_lane *lane, struct pst_request *req);
 
 #endif

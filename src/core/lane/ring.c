@@ -157,7 +157,8 @@ static bool slots_have_big(const struct pst_slots *slots)
 	return whole;
 }
 
-/* Takes a free part, or cuts a free big slot. */
+/* Takes a free part of a big slot. If there is none, cuts a free big slot into parts and takes one
+ * of them. */
 static struct pst_slot *slot_get_part(struct pst_slots *slots)
 {
 	struct pst_slot *slot, *whole;

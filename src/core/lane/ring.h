@@ -27,7 +27,7 @@ struct pst_slot {
 	/* Kind of slot: 0 is a big slot, 1 a part of a big slot, 2 a small slot. */
 	uint8_t size;
 	uint16_t parts_out;	/* for a big slot: number of its parts in use */
-	bool cut;		/* for a big slot: it is cut into parts */
+	bool cut;		/* for a big slot: whether it is cut into parts */
 	struct pst_slot *whole; /* for a part: the big slot that it belongs to */
 	struct pst_slot *next;	/* for a free slot: the next free slot of this size */
 };
@@ -46,7 +46,8 @@ struct pst_slots {
 	/* Numbers of big and of small slots that the lane can use from its start. It gets the
 	 * others when it first runs out of slots. */
 	struct pst_slot_counts first;
-	/* A chunk found no big slot, so no parts are handed out until a big slot is free. */
+	/* True if a chunk waits for a big slot. Then no parts are handed out until a big slot is
+	 * free. */
 	bool big_wanted;
 	char *base;
 	/* Total number of bytes in all slots (len), and in the slots that `first` counts
@@ -63,7 +64,7 @@ struct pst_ring {
 	unsigned registered_count;
 };
 
-/* Returns how many bytes the ring of a lane with `all` slots has. */
+/* Returns the length in bytes of the ring (staging memory) of a lane with the slots in `all`. */
 size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all);
 
 /* Maps the ring's memory, on the device's NUMA node if possible. */

@@ -73,14 +73,14 @@ struct pst_stage {
 	unsigned copies_used, copies_max;
 	/* For each round: number of bytes that lanes have not moved yet. */
 	_Atomic uint64_t left[PST_STAGE_ROUNDS_MAX];
-	/* Number of rounds that are complete, from round 0 on: a round that is complete before an
-	 * earlier one does not count yet. */
+	/* Number of rounds that are complete, counted from round 0 up to the first one that is not.
+	 * A round is the device's operations for one piece. */
 	_Atomic unsigned complete;
 	/* True while a thread counts complete rounds; then no other thread counts them. */
 	_Atomic bool counting;
 	uint64_t turn; /* number of requests that have used the stage so far */
-	/* For a captured request: number of replays that lanes have started, and whether replays
-	 * have overlapped. */
+	/* For a captured request: the number of replays (executions by graph launches) that lanes
+	 * have started, and whether replays have overlapped. */
 	bool captured;
 	_Atomic uint64_t replays;
 	_Atomic bool overlapped;
@@ -123,7 +123,7 @@ void pst_stage_finish(struct pst_request *req);
  * returns true, which means that all of them have passed. */
 bool pst_stage_part(struct pst_request *req);
 
-/* Returns how many replays have reached the captured request. */
+/* Returns how many replays (executions by graph launches) have reached the captured request. */
 static inline uint64_t pst_stage_arrivals(const struct pst_stage *stage)
 {
 	return __atomic_load_n(&stage->words->arrived, __ATOMIC_ACQUIRE);

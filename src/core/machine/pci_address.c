@@ -12,7 +12,7 @@
 
 #include "core/machine/sysfs.h"
 
-/* Parses a hexadecimal number that ends before the character `end`, and moves *text behind that
+/* Parses a hexadecimal number, which the character `end` must follow. Moves *text behind that
  * character. */
 static int hex_field_parse(const char **text, unsigned digits_max, uint32_t max, char end,
 			   uint32_t *out)

@@ -279,7 +279,7 @@ static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, 
 	len = readlinkat(fd, "", out, out_len);
 	ret = len < 0 ? -errno : 0;
 	close(fd);
-	/* If the path is not a link, readlinkat on the O_PATH descriptor fails with ENOENT. */
+	/* The path is not a link: then readlinkat on the O_PATH descriptor fails with ENOENT. */
 	if (ret == -ENOENT)
 		ret = -EINVAL;
 	if (!ret && (size_t)len == out_len)
@@ -346,7 +346,7 @@ static int name_by_version(const void *a, const void *b)
 	return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Reads the names of an open folder and sorts them. */
+/* Reads the names in an open folder, except those that begin with a dot, and sorts them. */
 static int names_read(DIR *dir, struct pst_names *out)
 {
 	size_t capacity = 0;

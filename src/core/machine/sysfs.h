@@ -34,7 +34,7 @@ struct pst_names {
 /* Opens the root folder `root`. NULL, "" and "/" mean the files of this machine. Returns 0 or
  * -errno. On success the caller must close it. */
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root);
-/* Closes the root folder; closing twice is fine. */
+/* Closes the root folder; calling this twice is allowed. */
 void pst_sysfs_close(struct pst_sysfs *fs);
 
 /*
@@ -86,8 +86,8 @@ void pst_names_free(struct pst_names *names);
  * anything else. */
 int pst_number_parse(const char *text, int64_t *out);
 
-/* Finds the next component of a path: `*len` bytes at *part. Moves *path behind it. Returns false
- * at the end of the path. */
+/* Finds the next component of a path: *part is set to its start, and *len to its length. Moves
+ * *path behind the component. Returns false at the end of the path. */
 bool pst_path_next(const char **path, const char **part, size_t *len);
 /* Returns whether a path component starts with `prefix` and is longer than it, as "host12" is for
  * the prefix "host". If `digits` is true, only digits may follow the prefix. */

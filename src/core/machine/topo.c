@@ -110,7 +110,8 @@ static int pci_node(const struct pst_topo *topo, int index)
 	for (i = 0; i < topo->node_count; i++)
 		if (topo->nodes[i].id == topo->pci[index].numa)
 			return topo->nodes[i].id;
-	/* On a machine with one node, the firmware often does not report the node of a device. */
+	/* On a machine with one NUMA node, the firmware often does not report the node of a
+	 * device. */
 	return topo->node_count == 1 ? topo->nodes[0].id : -1;
 }
 

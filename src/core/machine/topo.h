@@ -113,7 +113,7 @@ struct pst_topo {
 	char *online_list; /* `online` as a text such as "0-3,8"; NULL if unknown */
 	/* Mode of the IOMMU: "none", "passthrough", "translated" or "mixed"; static. */
 	const char *iommu;
-	bool complete;	/* false if a limit was reached, so that something is left out */
+	bool complete;	/* false if a limit was reached and entries are left out */
 	bool no_memory; /* an allocation failed while the topology was read */
 };
 
@@ -123,8 +123,9 @@ void pst_topo_close(struct pst_topo *topo);
 /* Returns the PCI function at an address, or NULL if there is none or `bdf` is not an address. */
 const struct pst_pci *pst_topo_pci(const struct pst_topo *topo, const char *bdf);
 
-/* Returns how near two PCI devices are: an enum pst_nearness, which is the same in either order.
- * Returns -EINVAL if an argument is not an address, or -ENODEV if there is no such device. */
+/* Returns the distance between two PCI devices as an enum pst_nearness. The order of the devices
+ * does not matter. Returns -EINVAL if an argument is not an address, or -ENODEV if there is no such
+ * device. */
 int pst_topo_nearness(const struct pst_topo *topo, const char *bdf_a, const char *bdf_b);
 /* Returns the name of a nearness, such as "PIX", or "?" if the number is out of range. */
 const char *pst_nearness_name(int nearness);

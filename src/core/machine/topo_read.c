@@ -112,7 +112,7 @@ static void online_cpus_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 
 /* ---- the PCI tree ----------------------------------------------------------- */
 
-/* A device's place in the PCI tree. */
+/* Where a device is in the PCI tree. */
 struct pci_place {
 	char host[PST_BDF_LEN];	  /* the outermost host bridge */
 	char bridge[PST_BDF_LEN]; /* address of the bridge above; "" if there is none */
@@ -431,9 +431,9 @@ static void printable_copy(char *out, size_t out_len, const char *text, size_t l
 	out[i] = '\0';
 }
 
-/* Adds an end (a GPU, drive or NIC) to the topology. If the limit is reached or the name is too
- * long, returns NULL and marks the topology incomplete. The other members of the new end are
- * zero. */
+/* Adds an entry for a GPU, drive or NIC to the topology's array `ends`. If the array is full or the
+ * name is too long, returns NULL and marks the topology incomplete. In the new entry, pci and numa
+ * are -1, and the other members are zero. */
 static struct pst_end *end_add(struct pst_topo *topo, enum pst_end_kind kind, const char *name)
 {
 	struct pst_end *end = &topo->ends[topo->end_count];
@@ -478,7 +478,8 @@ static const char *gpu_maker(const struct pst_pci *dev)
 	return dev->vendor == 0x1002 ? "amd" : dev->vendor == 0x8086 ? "intel" : NULL;
 }
 
-/* Reads a GPU's model from the driver's file in /proc: "Model: \t\t NVIDIA H200". */
+/* Reads a GPU's model from a file of NVIDIA's driver in /proc, from the line "Model: \t\t NVIDIA
+ * H200". */
 static void nvidia_model_read(const struct pst_sysfs *fs, const char *bdf, char *out,
 			      size_t out_len)
 {
@@ -543,8 +544,8 @@ static void nvme_drives_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 			       "sys/class/nvme/%s/transport", name);
 		pst_sysfs_text(fs, end->model, sizeof(end->model), "sys/class/nvme/%s/model", name);
 		pst_sysfs_text(fs, end->state, sizeof(end->state), "sys/class/nvme/%s/state", name);
-		/* If the path contains no PCI device, the drive is an NVMe drive over fabrics (a
-		 * network). */
+		/* An NVMe drive over fabrics (a network) has no PCI device in its path, so its PCI
+		 * index stays -1. */
 		if (pst_sysfs_link(fs, link, sizeof(link), "sys/class/nvme/%s", name) > 0 &&
 		    pst_path_bdf(link, bdf))
 			end_place(topo, end, bdf);

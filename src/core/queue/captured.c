@@ -33,7 +33,7 @@ struct pst_captured_tie {
  * holds it takes no other lock and makes no driver call. */
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_captured *list;
-static _Atomic unsigned list_count; /* length of the list; while it is 0, no lock is taken */
+static _Atomic unsigned list_count; /* length of `list`; while it is 0, callers skip the lock */
 
 /* Empties the list in a forked child, because the child cannot launch the graphs of the parent's
  * captured requests. */
@@ -91,7 +91,7 @@ static struct pst_captured *captured_alloc(unsigned seg_count, unsigned spans_ma
 	return NULL;
 }
 
-/* Copies the members that describe the caller's request. */
+/* Copies the members of `from` that describe the caller's request. */
 static void captured_fill(struct pst_captured *cap, const struct pst_request *from)
 {
 	struct pst_request *req = &cap->req;

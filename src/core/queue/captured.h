@@ -19,7 +19,7 @@ struct pst_captured_tie;
 struct pst_lane;
 
 struct pst_captured {
-	struct pst_captured *next;    /* in the list of all captured requests */
+	struct pst_captured *next;    /* next in the list of all captured requests */
 	struct pst_captured_tie *tie; /* shows whether the graph is destroyed */
 	struct pst_request req;
 	struct penstock_device *gpu;
@@ -58,8 +58,8 @@ int pst_captured_begin(struct pst_captured *cap, struct pst_lane *lane, struct p
 /* Ends a replay, after all threads have stopped using its request. */
 void pst_captured_end(struct pst_captured *cap);
 
-/* Makes all later replays that use this storage fail, and waits for those that have started.
- * penstock_close calls it. */
+/* Makes all later replays (executions of captured requests) that use this storage fail, and waits
+ * for those that have started. penstock_close calls it. */
 void pst_captured_close_storage(const struct penstock_storage *st);
 
 #endif

@@ -25,7 +25,7 @@ struct pst_inline_lane {
 	struct pst_pump_member member; /* first, because a pointer to it is cast to the struct */
 	struct pst_lane lane;
 	pthread_t owner;
-	_Atomic bool locked; /* whether a thread runs a turn of the lane or drops its caches */
+	_Atomic bool locked; /* whether a thread runs the lane or drops its caches */
 };
 
 static void inline_lane_lock(struct pst_inline_lane *il)
@@ -175,7 +175,7 @@ static void member_invalidate(struct pst_pump_member *member, struct penstock_st
 	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
 
 	if (!pst_lane_caches(&il->lane, st, closing))
-		return; /* the lane has cached nothing about this storage or device */
+		return; /* nothing to drop: the lane caches nothing about this storage or device */
 	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
 	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {

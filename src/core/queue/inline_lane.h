@@ -30,10 +30,12 @@ int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err)
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req);
 /* Puts the request on this lane's list of requests, and sets the request to its first phase. */
 void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req);
-/* Runs one turn of the lane. A turn that finds nothing to do waits up to wait_us microseconds.
- * It does not wait if wait_us is 0, and waits until the lane is woken if wait_us is -1. */
+/* Runs one turn of the lane, which is one pass of its loop. A turn that finds nothing to do waits
+ * up to wait_us microseconds. It does not wait if wait_us is 0, and waits until the lane is woken
+ * if wait_us is -1. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
-/* Wakes the thread that owns the lane if it waits in a turn. Any thread may call this function. */
+/* Wakes the thread that owns the lane if it sleeps in pst_inline_lane_turn. Any thread may call
+ * this function. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);
 /* Makes the lane check in its next turn whether its chunks belong to cancelled requests. Any thread
  * may call this function. */

@@ -238,8 +238,8 @@ static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns
 
 	while (deadline_ns && (!first || deadline_ns < first))
 		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
-			/* The thread that waits on the queue may have gone to sleep for longer than
-			 * this deadline. */
+			/* Wake the thread that waits on the queue, because it may sleep for longer
+			 * than this deadline. */
 			if (atomic_load(&q->asleep))
 				queue_signal_fd(q);
 			break;

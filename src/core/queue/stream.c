@@ -262,7 +262,8 @@ static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, stru
 	return ret;
 }
 
-/* Fails if a request cannot be captured: it needs late->result, and must not have a deadline. */
+/* Checks that a request can be captured into a graph: it needs late->result, and must not have a
+ * deadline. */
 static int capture_check(const struct pst_request *req, struct pst_err *err)
 {
 	if (!req->late.result)
@@ -497,7 +498,7 @@ static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err
 			"the deadline passed before its stream reached it");
 }
 
-/* Called by any thread that holds the request. */
+/* Any thread that has a reference to the request may call this function. */
 void pst_stream_abandon(struct pst_request *req)
 {
 	struct pst_err err;
@@ -520,7 +521,7 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 			const struct pst_err *err)
 {
 	struct pst_stage_words *words = req->stage->words;
-	struct pst_err ignored; /* the caller reports the first error */
+	struct pst_err ignored; /* only the first error is reported */
 	unsigned times = 0;
 
 	atomic_store(&req->retracted, true);
@@ -543,7 +544,7 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 	}
 }
 
-/* Called by the thread that submits. */
+/* Only the thread that submits the request calls this function, because it calls the driver. */
 int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
@@ -599,7 +600,7 @@ static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 	return false;
 }
 
-/* Fails a replay that cannot start. */
+/* Fails a replay (execution of a captured request) that cannot start. */
 static void req_refuse_replay(struct pst_request *req, const struct pst_err *err)
 {
 	req->total = 0; /* the spans may be incomplete, so the report names no offset */

@@ -53,7 +53,7 @@ __attribute__((constructor)) static void stream_hook_fork(void)
 
 /* ---- opening ---- */
 
-/* Maps and pins memory that the device can access. */
+/* Maps `len` bytes of host memory and pins them, so that the GPU can access them. */
 static int pinned_open(const struct pst_streams *streams, struct pst_ring *ring, size_t len,
 		       struct pst_err *err)
 {
@@ -362,7 +362,8 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 	return LACK_NOTHING;
 }
 
-/* Takes a free stage with memory for the request. Returns NULL if there is none. */
+/* Takes a free stage and allocates its memory. `small` requests as little memory as possible.
+ * Returns NULL, with the reason in *lack, if there is no stage or memory. */
 static struct pst_stage *stage_take(struct pst_streams *streams,
 				    const struct pst_stage_shape *shape, bool small,
 				    enum lack *lack)

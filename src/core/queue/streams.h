@@ -40,7 +40,7 @@ struct pst_streams {
 	/* Guards the members below. Worker threads take this lock, so a thread that holds it takes
 	 * no other lock and makes no driver call. */
 	pthread_mutex_t lock;
-	pthread_mutex_t grow_lock; /* held while a block is added; taken before `lock` */
+	pthread_mutex_t grow_lock; /* held while a block of memory is added; locked before `lock` */
 	struct pst_stage *free;
 	/* List of stages whose request has ended, but whose stream has not passed the request
 	 * yet. */
@@ -79,18 +79,19 @@ int pst_streams_open(struct pst_pump *pump, const struct pst_stream_hooks *hooks
  * stream-ordered requests, and frees all memory. */
 void pst_streams_close(struct pst_streams *streams);
 
-/* Sets the length and number of the stage's pieces. If `small` is true, the stage gets as little
- * memory as possible. */
+/* Divides a stage into pieces: sets their length and number. If `small` is true, the stage gets as
+ * little memory as possible. */
 void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small);
 /* Takes a free stage, allocates its memory and prepares it for the request. If there is no stage or
  * memory, returns -EAGAIN. For a captured request it returns -ENOMEM instead, because it may take
  * long until a stage becomes free. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err);
-/* Takes back the stage of a request that has completed. Lanes call it. */
+/* Takes back the stage of a request that has completed. Lanes call it. If the stream has not passed
+ * the request yet, the stage is freed later. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
 
-/* Records the stage of the stream's latest request whose copies were queued at submit. */
+/* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit. */
 void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage);
 /* Returns whether the stream still executes copies that were queued at the submit of an earlier
  * request. */

@@ -20,8 +20,8 @@
  * to 1/16. */
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
 
-/* The two lengths of a call. The first is used at the start, and stays in use unless the second is
- * faster. */
+/* The two lengths in bytes of a read call. The first is used at the start, and stays in use unless
+ * the second is faster. */
 const uint32_t pst_io_sizes[PST_IO_SIZES] = {512u << 10, 1u << 20};
 
 /* Returns the index of the length to use in the next measurement window: a length whose rate is not

@@ -21,8 +21,8 @@
 
 #define PST_IO_SIZES 2 /* number of call lengths among which the library chooses */
 
-/* The measurement of one storage; zeroed memory is its initial state. A window is the time in which
- * 64 MiB of the storage are read. */
+/* State of the measurement for one storage; zeroed memory is its initial state. The read rate is
+ * measured in windows: a window is the time in which 64 MiB of the storage are read. */
 struct pst_io_size {
 	_Atomic uint64_t completed_bytes;
 	/* Largest number of bytes in flight at once since the window began. */
@@ -54,7 +54,7 @@ extern const uint32_t pst_io_sizes[PST_IO_SIZES];
  * g->closing, so that no other thread does so at the same time. */
 void pst_io_size_close_window(struct pst_io_size *g, uint64_t now);
 
-/* Returns the length in use, in bytes. */
+/* Returns the length of read calls that is in use, in bytes. */
 static inline uint64_t pst_io_size_get(const struct pst_io_size *g)
 {
 	return pst_io_sizes[atomic_load_explicit(&g->current, memory_order_relaxed)];

@@ -28,7 +28,8 @@
  * registration starts, 8 MiB or more are left at its end, so that no thread is idle. */
 #define FAST_TAIL 4
 
-/* Returns whether the plan may list path i. */
+/* Returns whether path i may be in the plan: it is usable, suits the operation, and meets the
+ * required class. */
 static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
@@ -38,7 +39,8 @@ static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 	       in->states[i].facts.class_ >= in->require;
 }
 
-/* Returns the sort key of path i. The path with the smallest key comes first. */
+/* Returns the sort key of path i in the list for bytes of this residency. The path with the
+ * smallest key comes first. */
 static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_residency residency)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
@@ -71,8 +73,8 @@ static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
 	list[n] = (uint8_t)path;
 }
 
-/* Returns whether the path at position `at` of the list for warm bytes is quick and uses the page
- * cache. */
+/* Returns whether the path at position `at` of the list for warm (cached) bytes is quick, which its
+ * probe has found out, and uses the page cache. */
 static bool plan_warm_quick(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned at)
 {
 	unsigned i = plan->list[PST_WARM][at];

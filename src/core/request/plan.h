@@ -74,8 +74,8 @@ struct pst_route {
 	/* For each path: 0 as long as all chunks that the library has read back after a write had
 	 * arrived. After a chunk that had not arrived, the negated reason (enum penstock_why). */
 	_Atomic int write_proof[PST_PATHS_MAX];
-	/* For each path: bit i is set after the library read back a write to drive i, and the bytes
-	 * had arrived. */
+	/* For each path: bit i is set after the library has read back a write to drive i of the
+	 * storage, and all bytes had arrived. */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX];
 	void *path_priv[PST_PATHS_MAX]; /* each path's state, freed by the path's route_close */
 	/* True if the test read (canary) of a path could not run, because the file had only holes

@@ -328,8 +328,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 {
 	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_acquire);
 
-	/* If only PST_SUBMITTED is left, no other thread has a reference and can change the count,
-	 * so no atomic subtraction is needed. */
+	/* If PST_SUBMITTED is the only reference, no other thread can change the count, so no
+	 * atomic subtraction is needed. */
 	if (refs != PST_SUBMITTED)
 		refs = atomic_fetch_sub_explicit(&req->refs, dropped, memory_order_acq_rel);
 	if (refs_keep_alive(refs - dropped))
@@ -437,8 +437,8 @@ void pst_req_report(struct pst_request *req)
 
 		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			/* Leave out paths null and fault unless they carried bytes: users cannot do
-			 * anything with them. */
+			/* Leave out the paths for tests (null and fault) unless they carried
+			 * bytes. */
 			continue;
 		report->path_count++;
 		if (row->bytes > most) {

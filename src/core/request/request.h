@@ -130,8 +130,8 @@ struct pst_request {
 	 * bytes. */
 	uint64_t body, total;
 
-	/* Index of the first byte that no lane has claimed, and index after the last byte that
-	 * lanes may claim. */
+	/* `next`: index of the first byte that no lane has claimed. `limit`: index after the last
+	 * byte that lanes may claim in this phase. */
 	_Atomic uint64_t next, limit;
 	/* Number of bytes of the current phase that are not complete. */
 	_Atomic uint64_t left;
@@ -149,7 +149,8 @@ struct pst_request {
 	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
 	struct pst_err err;	 /* code, reason and text of its first failure */
 
-	/* Lowest storage offset of a byte that did not arrive; UINT64_MAX if all arrived. */
+	/* Lowest storage offset of a byte that did not arrive, for example because the file ends
+	 * before it; UINT64_MAX if all arrived. */
 	_Atomic uint64_t end_at;
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];

@@ -175,7 +175,8 @@ static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 	return count > 2 && heap[2].off < off ? heap[2].off : off;
 }
 
-/* Builds the heap of all segments that have bytes. Returns their count. */
+/* Builds the heap for check_overlap: one element for each segment that has bytes. Returns their
+ * count. */
 static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 {
 	unsigned count = 0;
@@ -188,8 +189,8 @@ static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 	return count;
 }
 
-/* Checks that no two segments of the write share a byte. Returns -EINVAL if two do. `memory` must
- * be aligned for any struct and hold 24 bytes for each segment. */
+/* Checks that no two segments of the write share a byte. Returns -EINVAL if two do. The heap is
+ * built in `memory`, which must be aligned for any struct and have 24 bytes for each segment. */
 static int check_overlap(const struct pst_request *req, void *memory, size_t memory_len,
 			 struct pst_err *err)
 {
@@ -603,8 +604,8 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage would follow the chunk. If that byte lies in a
-		 * row (a run of adjacent bytes of a segment), it would be moved alone. */
+		/* The storage has only one byte after the chunk. If that byte belongs to a row of a
+		 * segment, it would be moved alone. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];

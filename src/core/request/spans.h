@@ -44,17 +44,17 @@ uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos);
  */
 uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *span);
 
-/* A rectangle of device memory, and the storage bytes that belong to it. */
+/* A part of a segment: a rectangle of device memory, and the storage bytes that belong to it. */
 struct pst_part {
 	struct penstock_device *dev;
 	char *mem;
 	uint64_t mem_pitch;
-	/* Where the bytes of the part are in the storage: `at` is the start of the first row,
-	 * counted from the start of the range; `pitch` is the distance between the starts of two
-	 * rows. */
+	/* Where the bytes of the part are in the storage. `at` is the start of the first row,
+	 * counted from the start of the range that the caller passed. `pitch` is the distance
+	 * between the starts of two rows. */
 	uint64_t at, pitch;
 	uint64_t row_len, rows;
-	/* Number of usable bytes of memory after the part, if the part ends its segment. */
+	/* Number of bytes of spare memory (`room`) after the part, if the part ends its segment. */
 	uint64_t slack;
 };
 /* Called for one part. If it returns a value other than 0, the iteration stops. */

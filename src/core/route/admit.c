@@ -103,7 +103,7 @@ static int admit_routes(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-/* Checks a span whose bytes go to several devices. The span uses the plan of its first device,
+/* Checks a span whose segments are on several devices. The span uses the plan of its first device,
  * so each path of that plan must meet the required class on the other devices too. */
 static int check_class_of_others(const struct pst_request *req, const struct pst_span *span,
 				 struct pst_err *err)

@@ -21,7 +21,7 @@
 #include "core/base/scratch.h"
 #include "core/request/spans.h"
 
-/* The state of one test of a path. */
+/* The state of one canary: a test whether a path delivers the bytes of the storage. */
 struct canary {
 	struct pst_route *route;
 	struct pst_lane *lane;
@@ -190,7 +190,8 @@ static int canary_try_extent(struct canary *t)
 	return 0;
 }
 
-/* Tests the path on one extent of each drive of the storage. Returns 0 if the path is proven. */
+/* Tests the path on one extent (range of written bytes) of each drive of the storage. Returns 0 if
+ * the path delivered all bytes. */
 static int canary_try_drives(struct canary *t)
 {
 	const struct pst_storage_facts *facts = &t->route->st->facts;

@@ -76,8 +76,8 @@ static void route_probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		/* a path that writes is tested later: verify_write reads back the first chunk that
-		 * the path has written to each drive */
+		/* Paths of writes are tested later: verify_write reads back the first chunk that
+		 * the path has written to each drive. */
 		state->proven = -1;
 }
 
@@ -185,7 +185,7 @@ static int route_create(struct penstock_storage *st, struct penstock_device *dev
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* the old route belonged to a closed device whose index the new device has */
+	if (old) /* it belonged to a closed device, whose index the new device has */
 		route_drop(old);
 	*out = route;
 	return 0;
@@ -234,7 +234,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		/* The old route stays in use. The next request tests the unproven paths again. */
+		/* Without memory, keep the old route. The next request tests the paths again. */
 		return;
 	route->st = old->st;
 	route->dev = old->dev;

@@ -15,9 +15,9 @@
 #include "core/ops.h"
 #include "core/request/plan.h"
 
-/* Returns the route between storage and device, or NULL if there is none. It compares the
- * device's serial number before it reads the route, because the route at this index may belong
- * to a closed device. Another thread may free such a route at any time. */
+/* Returns the route between storage and device, or NULL if there is none. The route at this device
+ * index may belong to a closed device, and another thread may free such a route at any time. So the
+ * function compares the device's serial number before it reads the route. */
 static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 					       const struct penstock_device *dev,
 					       enum penstock_op op)
