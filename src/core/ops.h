@@ -90,9 +90,9 @@ struct pst_storage_facts {
 	/* The class that path rdma can meet for a transfer to or from a GPU through a window. */
 	enum penstock_class windows_class;
 	bool windows_only; /* the caller allows only transfers through windows */
-	/* After the commit of an upload to an object store: number of parts that the server fetched
-	 * through windows, number of other parts, and why the first of these was sent in another
-	 * way. */
+	/* Set by the commit of an upload to an object store. parts_far: number of parts that the
+	 * server fetched through windows. parts_near: number of other parts. why_near: why the
+	 * first of the other parts was not fetched through a window. */
 	unsigned parts_far, parts_near;
 	struct pst_err why_near;
 	/* 0 while the server uses windows. After it has stopped using them, the reason (enum
@@ -298,8 +298,8 @@ struct pst_device_facts {
 	bool reads_page_cache;
 	bool peer_pages;    /* its memory has pages (struct page), so O_DIRECT can use it */
 	bool stream_memops; /* stream_write and stream_wait can be used */
-	/* Maximum length in bytes of a copy to the device that does not delay copies of other
-	 * streams while it waits in its stream. 0 if every copy may delay them. */
+	/* The longest copy to the device, in bytes, that does not delay copies of other streams
+	 * while it waits in its own stream. 0 if every copy may delay them. */
 	uint32_t copy_free_max;
 	uint32_t mem_align;	   /* address alignment for DMA by another PCI device */
 	unsigned lanes_best;	   /* preferred number of lanes; 0 if it has no preference */

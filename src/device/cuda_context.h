@@ -34,9 +34,10 @@ struct pst_cuda_device {
 	 * runs at a time. A thread never takes it while it holds `lock`. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* primary context; NULL until it is retained */
-	/* State of cuda_stream.c: scratch memory, index of the byte in it that the next wait of a
-	 * stream writes, an event that is only queried, and the kernels that copy and count. All
-	 * are 0 until they are needed. */
+	/* State of cuda_stream.c; all members are 0 until they are needed. `scratch` is scratch
+	 * memory, and scratch_turn selects the byte of it that the next wait of a stream writes.
+	 * `queried` is an event that is only queried. The module has the kernels `counter` and
+	 * `kernel` (which copies). */
 	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
 	_Atomic(struct pst_cu_event *) queried;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_sum and penstock_crc32c_join. penstock_sum sorts the caller's ranges by
- * device, so that it computes the checksums of all ranges on one device with one call of its
- * backend. Starting work on a GPU takes much longer than the checksum of a short range. Read and
- * write requests do not use this file.
+ * device. So one call of a device's backend computes the checksums of all ranges on this device.
+ * Starting work on a GPU takes much longer than the checksum of a short range. Read and write
+ * requests do not use this file.
  */
 #include <stdlib.h>
 

@@ -767,8 +767,8 @@ static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uin
 	pst_req_begin_phase(req);
 }
 
-/* Fails the request of a chunk, and completes the chunk. chunk->rest is the number of bytes that
- * the chunk would move after its first ones; they count as failed, too. */
+/* Fails the request of a chunk, and completes the chunk. The bytes that the chunk would move after
+ * its first ones (chunk->rest) count as failed, too. */
 static void chunk_fail(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;

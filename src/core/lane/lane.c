@@ -59,8 +59,9 @@
 #define MIXED_START_NS 1000000u
 /* A CUDA stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls:
  * first for WATCH_SPINS turns of its loop without a pause, then every WATCH_US microseconds. If it
- * polls only for requests that are captured in CUDA graphs, it polls every WATCH_SELDOM_US after
- * about a second, because such a request may wait for hours until its graph is launched. */
+ * polls only for requests that are captured in CUDA graphs, it polls every WATCH_SELDOM_US
+ * microseconds after about a second. Such a request may wait for hours until its graph is
+ * launched. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 #define WATCH_SELDOM_SPINS (WATCH_SPINS + 10000)
@@ -247,8 +248,8 @@ void pst_lane_pin(struct pst_lane *lane)
 	lane_pin_to(lane, lane->slots.first_len, &lane->engine_why);
 }
 
-/* Returns whether the lane shall pin the second part of its staging memory: it has run out of
- * slots, and no other lane of the device is pinning at the moment. */
+/* Returns whether the lane shall pin the second part of its staging memory. It shall if it has run
+ * out of slots, but not while another lane of the device is pinning its own. */
 static bool lane_may_grow(const struct pst_lane *lane)
 {
 	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
@@ -430,11 +431,11 @@ static struct pst_lane *lane_least_load(const struct pst_lane *lane, uint64_t ta
 	return best;
 }
 
-/* Passes the request to other lanes of the device, so that they share the work: to as many as the
- * path of its first chunk needs for full speed, but to at most one for each chunk that is left.
- * Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort balanced, at
- * most three quarters of the device's lanes share a request. Does nothing if the request has been
- * passed on before. */
+/* Passes the request to other lanes of the device, so that they share the work. Their number is
+ * what the path of its first chunk needs for full speed, but at most one lane for each chunk that
+ * is left. Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort
+ * balanced, at most three quarters of the device's lanes share a request. Does nothing if the
+ * request has been passed on before. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;

@@ -61,9 +61,9 @@ struct pst_lane {
 	unsigned todo_count;
 	/* Earliest deadline of the requests on `todo`; 0 if none has a deadline. */
 	uint64_t deadline_ns;
-	/* Time at which the lane checks for transfers to cancel: not later than the next deadline
-	 * of a request that has a transfer in flight which the storage can cancel. 0 if there is no
-	 * such request. */
+	/* Time in ns at which the lane checks for transfers to cancel; 0 if there are none to
+	 * check. It is not later than the next deadline of a request with a transfer in flight that
+	 * the storage can cancel. */
 	uint64_t cut_ns;
 	/* The pool of all chunks, and the list of free chunks. */
 	struct pst_chunk *chunks, *chunks_free;

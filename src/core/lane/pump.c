@@ -41,8 +41,8 @@
  * More lanes would also wait for each other in the CUDA driver. A call that starts a copy takes 2.2
  * us if one lane makes such calls, but 4 us if five lanes make them (H200). */
 #define LANE_LOAD_FULL 64
-/* Time in ns after which a busy lane that has not completed a pass of its loop may hang in a system
- * call, for example if a file server does not answer. A pass usually takes microseconds, or
+/* If a busy lane has not completed a pass of its loop for this time in ns, it may hang in a system
+ * call, for example because a file server does not answer. A pass usually takes microseconds, or
  * milliseconds with long copies. */
 #define LANE_TURN_NS 10000000u
 

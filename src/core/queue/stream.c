@@ -191,10 +191,10 @@ static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
  * Returns whether copies may be queued on the stream at submit. They are faster than the kernel.
  * But a copy that waits for earlier work of its stream delays the copies of other streams that
  * share its hardware queue. The other streams may belong to worker threads, and the earlier work
- * may wait for the application. So at most COPIES_QUEUED copies are queued, and only in three
- * cases: the stream is idle, it still executes the queued copies of an earlier request, or the
- * copies do not use a copy queue. The function counts the copies for the shortest pieces of pinned
- * memory that the request may get, because these need the most copies.
+ * may wait for the application. So at most COPIES_QUEUED copies are queued. They are queued only if
+ * the stream is idle, if it still executes the queued copies of an earlier request, or if they do
+ * not use a copy queue. The function counts the copies for the shortest pieces of pinned memory
+ * that the request may get, because these need the most copies.
  */
 static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
 			     bool idle)
