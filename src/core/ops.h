@@ -108,8 +108,8 @@ struct pst_storage_facts {
 
 /*
  * A window: memory of the host or of a device that a storage's server (also called the far side)
- * can read and write itself, for example by RDMA. A storage allocates it. Its bytes move when a
- * transfer names it. Only path rdma and storages with such servers use it.
+ * can read and write itself, for example by RDMA. A storage allocates it. A transfer that names the
+ * window moves its bytes. Only path rdma and storages with such servers use it.
  */
 struct pst_window {
 	char *mem;
@@ -302,7 +302,7 @@ struct pst_device_facts {
 	 * while it waits in its own stream. 0 if every copy may delay them. */
 	uint32_t copy_free_max;
 	uint32_t mem_align;	   /* address alignment for DMA by another PCI device */
-	unsigned lanes_best;	   /* preferred number of lanes; 0 if it has no preference */
+	unsigned lanes_best;	   /* preferred number of worker threads; 0 if none */
 	int numa;		   /* NUMA node; -1 if unknown */
 	char bdf[16];		   /* PCI address; "" if there is none */
 	struct pst_err why_peer;   /* why peer_pages is false */
@@ -588,13 +588,13 @@ struct pst_path_facts {
 	/* If true, the storage's preferred length of a system call (pst_io_size) limits the length
 	 * of a chunk. */
 	bool io_size;
-	/* Minimum length of a chunk from which on this path is at least as fast as every other
-	 * path; 0 for any length. */
+	/* From this chunk length in bytes on, this path is at least as fast as every other path; 0
+	 * for any length. */
 	uint64_t chunk_quick;
 	/* Maximum number of bytes of the device's requests that the path may leave pinned for later
 	 * reads; 0 if it leaves none pinned. */
 	uint64_t held_max;
-	unsigned lanes; /* lanes needed for full speed; 0: all */
+	unsigned lanes; /* number of worker threads for full speed; 0 if all are needed */
 	/* 0 while the path can be used. When the path becomes unusable, the reason (enum
 	 * penstock_why), and chunks then use the plan's next path. NULL if the path never becomes
 	 * unusable. */

@@ -33,8 +33,8 @@ struct pst_spin {
 	/* Maximum polling time in ns: what pst_spin_limit returned for the last request. */
 	unsigned limit_ns;
 	uint64_t since; /* time at which the thread began to poll, in ns; 0 if it does not poll */
-	unsigned skips; /* number of sleeps without polling after the last failed polling */
-	unsigned left;	/* number of sleeps without polling that remain */
+	unsigned skips; /* after a failed polling, how many times to sleep without polling */
+	unsigned left;	/* how many of these sleeps remain */
 };
 
 /* Returns for how long a thread may poll for the next event of a request of `len` bytes. */

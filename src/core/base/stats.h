@@ -76,7 +76,7 @@ static inline unsigned pst_stats_bucket(uint64_t ns)
 
 	return bucket < PST_STATS_BUCKETS ? bucket : PST_STATS_BUCKETS - 1;
 }
-/* Returns the lower bound of a bucket in nanoseconds. */
+/* Returns the lower bound of a latency bucket in nanoseconds. */
 uint64_t pst_stats_bucket_ns(unsigned bucket);
 
 #endif

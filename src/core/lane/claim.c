@@ -282,8 +282,8 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 		return 0;
 	if (req->stage && req->stage->rounds && pst_stage_room(req, place) < len)
 		len = pst_stage_room(req, place);
-	/* A chunk on this path must fit in a staging slot. A request uses only the slots of
-	 * req->pump, even for segments on other devices. */
+	/* If the path uses a staging slot, the chunk must fit in it. A request uses only the slots
+	 * of req->pump, even for segments on other devices. */
 	if (facts->slotted) {
 		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
 

@@ -607,7 +607,8 @@ static int lane_start_new(struct pst_lane *lane)
 				at = &(*at)->next;
 				continue;
 			}
-			/* `held` becomes false if another thread has completed the request. */
+			/* Get a reference to the request. This fails if another thread has
+			 * completed it. */
 			held = pst_req_hold(req);
 			if (held)
 				work = req_work(lane, req, &did);

@@ -201,7 +201,7 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
 	if (req->phase == PST_PHASE_NEW)
-		/* No lane has had the request, so no lane can make the sync. */
+		/* The request was never passed to a lane, so no lane can make the sync. */
 		return PST_PHASE_DONE;
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)

@@ -146,7 +146,7 @@ struct pst_request {
 	_Atomic int failed;	/* negative errno of its first failure; 0 if none */
 	/* The current phase; the lane that completes it sets the next. */
 	_Atomic enum pst_phase phase;
-	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
+	_Atomic bool sync_taken; /* a lane has started the sync, or it was cancelled */
 	struct pst_err err;	 /* code, reason and text of its first failure */
 
 	/* Lowest storage offset of a byte that did not arrive, for example because the file ends
@@ -178,9 +178,9 @@ struct pst_request {
  *	PST_SUBMITTED	a flag, set from submit until the request is harvested
  *	PST_ABANDONED	a flag: the request was cancelled, or its deadline has passed
  *
- * A request completes when no thread holds it and no lane lists it. An abandoned request
- * completes as soon as no thread holds it, because a lane that lists it may hang in a system
- * call for another request. The element can be reused when the first three are all 0.
+ * A request completes when PST_HOLD and PST_LISTED are 0. An abandoned request completes as soon as
+ * PST_HOLD is 0, because a lane that has it on its list may hang in a system call for another
+ * request. The queue can reuse the struct when the first three are all 0.
  */
 #define PST_HOLD ((uint64_t)1)
 #define PST_LISTED ((uint64_t)1 << 32)

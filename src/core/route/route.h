@@ -34,7 +34,8 @@ static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		   struct pst_route **out, struct pst_err *err);
 
-/* Returns the route. If there is none, it makes one, which is slow. Any thread may call it. */
+/* Returns the route between storage and device for `op`. If there is none, makes one, which is
+ * slow. Any thread may call it. */
 static inline int pst_route_get(struct penstock_storage *from, struct penstock_device *dev,
 				enum penstock_op op, struct pst_route **out, struct pst_err *err)
 {
