@@ -23,7 +23,7 @@
 #include "device/host.h"
 
 #define HUGE_PAGE (2u << 20)
-#define PAGE ((uintptr_t)4096) /* a divisor of the page size */
+#define PAGE ((uintptr_t)4096) /* 4 KiB divides every page size */
 #define SUM_PIECE ((uint64_t)64 << 20)
 /* Older C headers do not define these flags of madvise. Kernels before 5.14 return EINVAL for
  * them. */

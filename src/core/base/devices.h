@@ -23,7 +23,7 @@ struct pst_device_hooks {
 	 * function blocks until all these threads have dropped it. */
 	void (*invalidate)(struct penstock_device *dev, struct penstock_storage *st,
 			   struct penstock_device *closing);
-	/* Runs the loop body of each inline lane of this device that the calling thread owns once.
+	/* Runs the loop body once for each inline lane of this device that the calling thread owns.
 	 * An inline lane (queue/inline_lane.h) carries requests without a thread of its own. */
 	void (*help)(struct penstock_device *dev);
 };
@@ -56,8 +56,7 @@ int pst_device_start(struct penstock_device *dev, struct pst_err *err);
 /* Makes the worker threads of all devices drop what they have cached about a storage that is being
  * closed. */
 void pst_devices_invalidate(struct penstock_storage *st);
-/* Runs the loop body of each inline lane of all devices once, if the calling thread owns that
- * lane. */
+/* Runs the loop body once for each inline lane of any device that the calling thread owns. */
 void pst_devices_help(void);
 
 /* pst_devices_hold_all prevents the devices in the mask from being closed, and

@@ -148,7 +148,7 @@ void pst_chunk_direct_end(struct pst_chunk *chunk)
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return; /* the chunk is not counted; it may have no route, for example if it only
+		return; /* nothing to subtract; the chunk may have no route, for example if it only
 			 * syncs */
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,

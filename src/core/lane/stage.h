@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stage of a stream-ordered request: pinned host memory through which all bytes of the request
- * pass. For a read, lanes fill the stage, and operations that were queued on the caller's stream at
- * submit copy from it to the device. A write goes the other way. So after submit, no lane calls the
- * driver for the request. This matters because a thread of the application may hold the driver's
- * lock until the stream is idle.
+ * pass. For a read, lanes (worker threads) fill the stage, and operations that were queued on the
+ * caller's stream at submit copy from it to the device. A write goes the other way. So after
+ * submit, no lane calls the driver for the request. This matters because a thread of the
+ * application may hold the driver's lock until the stream is idle.
  *
  * The bytes of the request have places in the stage, which are numbered from 0. A place and its
  * storage offset have the same remainder by the storage's block length, so O_DIRECT works. The
  * places are cut into pieces of equal length. The operations for one piece are a round. The stage's
- * memory holds n pieces at a time: piece k uses the memory that piece k - n used before. Core and
- * the stream tell each other how far they are through words in pinned memory.
+ * memory holds n pieces at a time: piece k uses the memory that piece k - n used before. Lanes and
+ * the stream synchronise through these words in pinned memory:
  *
  *	arrived		the stream stores 1 when it reaches the request
  *	released	lanes store it, and it only grows. Before the operations of round k, the

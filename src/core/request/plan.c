@@ -23,9 +23,9 @@
 
 #include "core/backends.h"
 
-/* Value of pst_plan.mixed_tail with effort fast. While one worker thread registers 8 MiB of page
- * cache with the GPU's driver, the other threads copy 8 to 16 MiB. If 32 MiB are unclaimed when the
- * registration starts, 8 MiB or more are left at its end, so that no thread is idle. */
+/* Value of the factor pst_plan.mixed_tail with effort fast. While one worker thread registers 8 MiB
+ * of page cache with the GPU's driver, the other threads copy 8 to 16 MiB. If 32 MiB are unclaimed
+ * when the registration starts, 8 MiB or more are left at its end, so that no thread is idle. */
 #define FAST_TAIL 4
 
 /* Returns whether path i may be in the plan: it is usable, suits the operation, and meets the

@@ -4,9 +4,9 @@
  * nothing (observed with an IOMMU between drive and device). So the library tests such a path
  * before it relies on it. A canary read works in four steps: it reads written blocks through host
  * memory, fills the destination with their complement, reads the blocks directly, and compares
- * every word. It does so once for each drive. After a direct write, the library reads the bytes
- * back instead. Equal bytes prove that the transfer worked, but not which memory it went through:
- * the path's probe must have established that.
+ * every word. It does so for each drive of the storage. After a direct write, the library reads the
+ * bytes back instead. Equal bytes prove that the transfer worked, but not which memory it went
+ * through: the path's probe must have established that.
  */
 #ifndef PST_CORE_CANARY_H
 #define PST_CORE_CANARY_H
