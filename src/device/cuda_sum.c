@@ -199,8 +199,7 @@ static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned 
 	if (rc == PST_CU_OK)
 		rc = pst_cuda_event_await(c->api, s->done, POLL_NS);
 	if (rc != PST_CU_OK) {
-		c->api->cuStreamSynchronize(
-			s->stream); /* the kernel may still write its results */
+		c->api->cuStreamSynchronize(s->stream); /* the kernel may still write its results */
 		return pst_cuda_fail(err, rc, "computing checksums");
 	}
 	for (unsigned i = 0; i < count; i++) {

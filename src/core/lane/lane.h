@@ -128,8 +128,8 @@ struct pst_lane {
 	/* Bit mask: the cache_bit (see ops.h) of each storage that the lane has cached state of. */
 	_Atomic uint64_t caches;
 	_Atomic uint64_t copies_to; /* bit i is set if the lane has a copy queue for device i */
-	unsigned cancel_turn; /* last value of pump->cancel_turn that it has handled */
-	bool trim_due;	      /* when idle, the paths shall release unused state */
+	unsigned cancel_turn;	    /* last value of pump->cancel_turn that it has handled */
+	bool trim_due;		    /* when idle, the paths shall release unused state */
 	void *path_state[PST_PATHS_MAX]; /* each path's state for this lane */
 	_Atomic bool taken;		 /* for borrowed lanes: the lane is in use */
 	struct pst_err open_err; /* why the lane, or one of its copy queues, could not be opened */

@@ -17,7 +17,7 @@ enum pst_residency_probe {
 	PST_PROBE_RUNNING, /* the first probe has begun */
 	PST_PROBE_WARM,	   /* the last probe was fast: the bytes were cached */
 	PST_PROBE_SLOW,	   /* the last probe was slow, the one before it fast */
-	PST_PROBE_COLD, /* the last two probes, or the first one, were slow */
+	PST_PROBE_COLD,	   /* the last two probes, or the first one, were slow */
 };
 
 /* Returns whether bytes of the storage are probably cached, according to the last probe. Returns
