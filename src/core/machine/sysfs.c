@@ -48,12 +48,13 @@ static int path_format(char *path, const char *fmt, va_list args)
 }
 
 /*
- * Opens a path beneath the root. If the root is not "/", links are resolved inside it. This needs
- * openat2, which kernels before 5.6 and some containers lack. Without openat2 a link may lead out
- * of the root, so a hostile capture can point to any file that this process may read.
+ * Opens a path beneath the root folder. If the root is not "/", links are resolved inside it. This
+ * needs openat2, which kernels before 5.6 and some containers lack. Without openat2 a link may lead
+ * out of the root. Then a hostile capture (a copy of another machine's files) can point to any file
+ * that this process may read.
  *
  * openat2 may fail with EAGAIN for a path that contains "..", if another process renames or mounts
- * something at that time. The caller must then try again.
+ * something at that time. So the function calls it again, at most OPEN_TRIES_MAX times.
  */
 static int sysfs_path_open(const struct pst_sysfs *fs, const char *path, int flags)
 {
