@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Embeds the server half of S3 over RDMA in a small HTTP server. It stores one object, in memory.
- * With a token, the object's bytes move between this memory and the client's window. Without one,
- * they are the body of the request or the response. A real server also checks the signature of the
- * request, which must cover x-amz-rdma-token.
+ * If a request has a token, which names memory of the client (a window), the object's bytes move by
+ * RDMA between this memory and the window. Otherwise they are the body of the request or the
+ * response. A real server also checks the signature of the request, which must cover
+ * x-amz-rdma-token.
  *
  * *	object_server REQUESTS [plain|SOCKET]
  *
@@ -127,7 +128,8 @@ int main(int argc, char **argv)
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	plain = argc > 2 && !strcmp(argv[2], "plain");
 	opts.plane = argc > 2 && !plain ? argv[2] : NULL;
-	/* A plane can move only memory that the library has allocated. */
+	/* The library allocates the object's memory, because a plane (another process) can access
+	 * only such memory. */
 	if (argc < 2 || penstock_object_server_open(&opts, &server) < 0 ||
 	    penstock_object_server_alloc(server, NULL, OBJECT_MAX, &object) < 0) {
 		fprintf(stderr, "object_server: %s\n",

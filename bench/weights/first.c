@@ -41,8 +41,8 @@ struct first {
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr memory;
 	struct mover movers[THREADS];
-	/* Barrier that threads pass when all of them have created their streams. No thread
-	 * touches memory before. */
+	/* Barrier at which each thread waits until all threads have created their streams. No
+	 * thread touches new memory before it has passed the barrier. */
 	pthread_barrier_t streams;
 	atomic_ullong next;
 	uint64_t len, piece;

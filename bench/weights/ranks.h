@@ -43,7 +43,7 @@ struct job {
 	unsigned windows;
 	uint64_t window; /* Number of bytes of a window; 0 means the library's default. */
 	enum penstock_effort effort;
-	bool kept;  /* Whether the library keeps registrations after the first load. */
+	bool kept;  /* Whether the file stays registered with the driver after the first load. */
 	bool shard; /* Whether each rank loads only its shard for tensor parallelism, instead of the
 		     * whole model. */
 	bool into;  /* Whether the memory for the model is allocated before the load. */
@@ -69,8 +69,9 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 
 /* Measures loads by several processes, and prints a table. Defined in group.c. */
 int group_bench(const struct job *job);
-/* Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs together
- * receive while all copies run. Defined in limit.c. */
+/* Measures the limits without Penstock. Stores in *link the GB/s of copies of pinned memory over
+ * one PCIe link. Stores in *in the GB/s at which all GPUs together receive the file from the page
+ * cache, while each GPU copies the bytes from the others. Defined in limit.c. */
 int limit_bench(const struct job *job, double *link, double *in);
 /* Measures the first and the second load of a process, without Penstock. These loads use only
  * system calls and CUDA driver calls, so that they can be compared with loads by Penstock. Prints a

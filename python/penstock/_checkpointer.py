@@ -33,7 +33,8 @@ from ._torch_object import is_object
 _log = logging.getLogger("penstock")
 # Bytes that are written in order to measure a drive, before the first save with a deadline.
 PROBE_BYTES = 256 << 20
-# Share of a deadline that is left for planning, the last sync and the marker.
+# Fraction of the time until a deadline that is reserved for planning, for the last sync, and for
+# the marker (the file that makes a checkpoint complete).
 DEADLINE_SPARE = 0.2
 
 
@@ -162,8 +163,8 @@ class Checkpointer:
         return self._last
 
     def wait(self) -> Optional[Saved]:
-        """Waits for the save that save_async has begun. Returns its result, or None if there is
-        none."""
+        """Waits for the save that save_async has begun. Returns its result, or None if no save is
+        in progress."""
         last, self._last = self._last, None
         return last.result() if last is not None else None
 
@@ -344,8 +345,8 @@ class Checkpointer:
 
 
 def _drop_tracebacks(error: Optional[BaseException]) -> None:
-    """Removes the tracebacks of an error. They keep local variables alive, and so the snapshot,
-    whose memory the next save needs."""
+    """Removes the tracebacks of an error. They hold references to local variables, and so to the
+    snapshot of the state. The next save needs the snapshot's memory."""
     if error is not None:
         _log.debug("the save failed here:", exc_info=error)
     while error is not None:

@@ -78,7 +78,8 @@ class _Prefix:
         return bytes(read_object(self.object(name)))
 
     def write(self, name: str, data: bytes, *, new: bool = False) -> None:
-        """Writes an object. With `new`, it must not exist: otherwise EEXIST."""
+        """Writes an object. If `new` is true and the object exists, raises an error with errno
+        EEXIST."""
         with Storage(self.object(name), f"{self.name}/{name}", len(data), new=new) as storage:
             place = bytes_place(data)
             storage.move(WRITING, segments_of(place, 0, to_memory=False))
@@ -97,7 +98,7 @@ class _Prefix:
 
     @staticmethod
     def concat_path(path: Any, suffix: str) -> str:
-        """Returns the name of an object."""
+        """Returns `suffix`, because the names of objects are relative to this prefix."""
         del path
         return suffix
 
@@ -109,13 +110,14 @@ class _Prefix:
 
 
 class _AtPrefix:
-    """Base class of the writer and the reader, for which the place of a checkpoint is a prefix."""
+    """Base class of ObjectStorageWriter and ObjectStorageReader. Its methods replace those of torch
+    that regard the checkpoint's location as a folder, because here it is a prefix of objects."""
 
     _prefix: _Prefix
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Returns whether this class can use a place."""
+        """Returns whether `checkpoint_id` is the URL of objects, which this class can use."""
         return is_object(str(checkpoint_id))
 
     @property
@@ -138,14 +140,14 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
     Args:
         path: s3://bucket/prefix, with options as ObjectClient.url writes them.
         parts: number of parts that this rank writes at the same time.
-        checksums, keep: as in StorageWriter. `keep` counts the checkpoints below the prefix in
-            which this prefix is.
+        checksums, keep: as in StorageWriter. `keep` counts the checkpoints below the parent of
+            this prefix.
         overwrite: False refuses to save below a prefix with a complete checkpoint. The objects of
             an earlier checkpoint there are removed after the new one is complete.
         require, effort, path_name, pool_bytes, progress, torch_options: as in StorageWriter.
 
-    Raises OSError with errno EBUSY if another job saves below the prefix. After a job there was
-    killed, the next save waits 20 s for it.
+    Raises OSError with errno EBUSY if another job saves below the prefix. If a job was killed
+    during its save, the next save below the prefix first waits 20 s.
 
     Attributes:
         report: a SaveReport of the last save of this rank, or None.
@@ -184,7 +186,7 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
         return dataclasses.replace(plan, storage_data=None)
 
     def _check_earlier(self) -> None:
-        """Raises FileExistsError if the save must not replace what is there."""
+        """Raises FileExistsError if the save must not replace the checkpoint below the prefix."""
         if not self.overwrite and self._prefix.exists(self._marker()):
             raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
                                   "False", self.folder)

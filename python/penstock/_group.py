@@ -154,9 +154,9 @@ def open_on_host(gather: Callable[[Any], List[Any]], rank: int, joins: bool = Tr
     """Opens a group of the processes that run on this host. All processes make this call.
 
     `gather` sends a value to all processes and returns the values of all, indexed by rank.
-    Returns (group, ""). A process that is alone on its host needs no group and gets None. If
-    `joins` is False on one process, every process gets None. If one process cannot open its
-    group, every process gets None and the text of that error."""
+    Returns (group, ""). A process that is alone on its host needs no group and gets (None, "").
+    If `joins` is False on one process, every process gets (None, ""). If one process cannot open
+    its group, every process gets (None, the text of that error)."""
     # The group's name is short, because folder and name must fit into a socket's address.
     gathered = gather((host_identity() if joins else None, uuid.uuid4().hex[:16]))
     identities = [identity for identity, _ in gathered]
