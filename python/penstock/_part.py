@@ -2,7 +2,7 @@
 """Writes and reads the parts of a checkpoint, which are files, and its manifests.
 
 This module only converts arguments and results. The C library moves the bytes and computes the
-checksums (penstock_ckpt.h). It knows nothing about torch."""
+checksums (penstock_ckpt.h). This module does not use torch."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def write_manifest(path: str, ranks: int, parts: Sequence[Part]) -> None:
 
 
 class Manifest:
-    """The manifests of a checkpoint's folder."""
+    """The open manifests in a checkpoint's folder, which list the checksums of its items."""
 
     def __init__(self, folder: str) -> None:
         code, self._handle = call_for_handle("struct penstock_manifest **",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meter: tells a program how far a load is, by a function of the program or a bar of tqdm.
+"""Meter: reports the progress of a load, by calling a function of the program or by a bar of tqdm.
 
 _model.py creates a Meter for each load that has the argument `progress`."""
 
@@ -58,7 +58,8 @@ class Meter:
     def add(self, nbytes: int) -> None:
         """Counts `nbytes` more bytes."""
         self._read += nbytes
-        # Reads of whole pages also count bytes that are not delivered.
+        # The result is limited to `total`, because a read of whole pages also counts bytes that
+        # are not delivered.
         self._tell(min(int(self._read * self.scale), self.total))
 
     def finish(self) -> None:

@@ -113,7 +113,8 @@ class _Pool:
         self._memory = out[0]
         self.ptr = int(ffi.cast("uintptr_t", self._memory))
         self._pinned: Set[str] = set()
-        # The finalizer of a lease may run while this thread holds the lock.
+        # The lock is reentrant, because the finalizer of a lease takes it, and may run while this
+        # thread holds it.
         self._released = threading.Condition(threading.RLock())
         self._leases, self._retired = 0, False
 
@@ -308,8 +309,8 @@ class Stager(AsyncStager):
         return staged
 
     def release(self, error: Optional[BaseException]) -> None:
-        """Ends the wait for the tensors that are not in the pool. The writer calls this when this
-        rank's tensors are written, or cannot be written."""
+        """Ends the wait of synchronize_staging and await_written. The writer calls this method when
+        this rank's tensors are written, or cannot be written."""
         report = self.report
         if error is None and report is not None and report.left_bytes:
             seconds = time.monotonic() - self._left_since
@@ -332,7 +333,8 @@ class Stager(AsyncStager):
         """Waits until all tensors that are not in the pool are written, or the save has failed."""
         savers = self._new_threads()
         while not self._written.wait(0.1):
-            # If the save fails before it writes, nobody calls `release`.
+            # If the save fails before it writes, nobody calls release(). So this loop also ends
+            # when the saving threads have ended.
             if self._saver is not None:
                 savers = [self._saver]
             if savers and not any(thread.is_alive() for thread in savers):
@@ -402,7 +404,8 @@ def _view(lease: Any, at: int, like: torch.Tensor) -> torch.Tensor:
 
 
 class _Tensors:
-    """The tensors of a state, and the state with other tensors in their place.
+    """Finds the tensors of a state, and makes copies of the state with other tensors in their
+    place.
 
     Attributes:
         tensors: the tensors by id; the local shards of a distributed tensor count as tensors.
@@ -457,8 +460,9 @@ def tensor_bytes(state: Any) -> int:
 
 
 def _locals(value: torch.Tensor) -> List[torch.Tensor]:
-    """Returns this process's local tensors of a tensor: the shards of a distributed tensor, or else
-    the tensor itself. The same call always returns the same objects."""
+    """Returns the tensors of this process that `value` consists of: the local shards of a
+    distributed tensor, or else `value` itself. Every call returns the same objects, so callers can
+    compare ids."""
     if hasattr(value, "local_shards"):  # ShardedTensor
         return [shard.tensor for shard in value.local_shards()]
     if hasattr(value, "device_mesh"):  # DTensor
@@ -467,7 +471,7 @@ def _locals(value: torch.Tensor) -> List[torch.Tensor]:
 
 
 def _with_locals(value: torch.Tensor, parts: List[torch.Tensor]) -> Any:
-    """Returns a tensor of the same kind that consists of other tensors of this process."""
+    """Returns a copy of the tensor `value` whose local tensors are `parts`."""
     if hasattr(value, "local_shards"):
         twin = copy.copy(value)
         twin._local_shards = [type(shard)(tensor=part, metadata=shard.metadata)

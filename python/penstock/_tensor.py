@@ -269,8 +269,9 @@ class Memory:
     def _torch_bytes(self) -> Any:
         """Returns a torch tensor of all bytes of the allocation.
 
-        The torch tensor refers to self.keep and not to this object. This object refers to the
-        torch tensor, and Python's garbage collector cannot find reference cycles through torch."""
+        The torch tensor refers to self.keep and not to this object, because this object refers to
+        the torch tensor, and Python's garbage collector cannot free reference cycles through
+        torch."""
         import torch
         if self.device == "host":
             return torch.frombuffer(self.buffer(), dtype=torch.uint8)
@@ -462,8 +463,8 @@ def _dlpack_place(value: Any) -> Place:
 
 
 def _is_jax(value: Any) -> bool:
-    """Returns whether the value is a jax array. jax arrays cannot be destinations, because they
-    are immutable and may share memory, but their DLPack capsules do not say so."""
+    """Returns whether the value is a jax array. jax arrays cannot be destinations, because they are
+    immutable and may share memory. Their DLPack capsules do not mark them as read-only."""
     kind = getattr(sys.modules.get("jax"), "Array", None)
     return kind is not None and isinstance(value, kind)
 

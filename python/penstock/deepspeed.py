@@ -52,7 +52,7 @@ class CheckpointEngine(checkpoint_engine.CheckpointEngine):
         self._ranks = Ranks(patience=patience)
 
     def create(self, info: Any) -> None:
-        """Begins a checkpoint. Does nothing."""
+        """Does nothing. DeepSpeed calls it at the start of a checkpoint."""
 
     def makedirs(self, path: Any, exist_ok: bool = False) -> None:
         """Makes a folder and the folders above it."""

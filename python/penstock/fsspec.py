@@ -5,7 +5,8 @@
         header = f.read(8)
 
 Programs that use fsspec, such as pandas, datasets and torch's FsspecWriter, find it through the
-package's entry point. `register` also puts it in the place of another one, such as "s3"."""
+package's entry point. `register` makes it also the file system of another protocol, such as
+"s3"."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from ._lib import NotFoundError, PenstockError
 from ._objects import ObjectClient, ObjectInfo
 from ._transfer import READING, WRITING, Storage, bytes_place, segments_of
 
-# Number of deletions at the same time.
+# Maximum number of deletions that run at the same time.
 DELETES = 16
 
 

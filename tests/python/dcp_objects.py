@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))
 PENSTOCK = os.path.join(os.environ["PENSTOCK_BUILD"], "penstock")
-# The tests use shorter times than the package's defaults, so that they take less time.
+# The tests use shorter times for the lock's beat and its expiry than the package, to run faster.
 _object_lock.BEAT_S, _object_lock.LEASE_S = 0.3, 4.0
 Boto = None
 
@@ -106,7 +106,7 @@ def ckpt(*words):
 
 
 def child(call, *args):
-    """Starts call(pipe, *args) in a process."""
+    """Starts call(pipe, *args) in a child process, which sends its results through the pipe."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=call, args=(there, *args), daemon=True)
@@ -123,7 +123,8 @@ def hold(pipe, url):
 
 
 class Dying(pt.ObjectStorageWriter):
-    """Kills its process at one of POINTS during a save."""
+    """A writer that kills its process during a save, at the step `point`, which is one of
+    POINTS."""
 
     def __init__(self, point, url):
         super().__init__(url)

@@ -277,7 +277,8 @@ class Vllm(Engine):
             self.load(model)
 
     def test_own_loader(self):
-        """If vLLM's own loader reads the weights, a warning says why, and `require` refuses."""
+        """If vLLM's own loader must read the weights, a warning gives the reason. With the option
+        `require`, the load fails instead."""
         folder, model = tempfile.mkdtemp(dir=TMP), Model()
         model.load_weights = lambda weights: model.got.update(weights)
         with open(os.path.join(folder, "a.bin"), "wb"):
@@ -566,7 +567,8 @@ class Sglang(Engine):
             self.load(model, loader_class(), draft=1, extra={"require": "direct"})
 
     def test_load_group(self):
-        """SGLang's load_group tells which ranks load together. With None each rank loads alone."""
+        """SGLang's load_group is the group of ranks that load together. If it is None, each rank
+        loads alone."""
         from penstock import sglang
         group = types.SimpleNamespace(world_size=2)
         for given, want in ((None, None), (group, group), ("default", None)):

@@ -61,7 +61,7 @@ class Errors(unittest.TestCase):
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
 
     def test_whole_sentence(self):
-        """A message contains the whole path and the whole tensor name, and its own end."""
+        """A message is not truncated: it contains the whole path and the whole tensor name."""
         name, folders = "layers." + "x" * 240, [TMP]
         folders.append(os.path.join(TMP, "d" * 150, "e" * 150, "\u00fc" * 100))
         texts = []
