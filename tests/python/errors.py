@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests errors: exception types, their attributes, wrong arguments, and what save_file and
-load_into refuse. Uses numpy arrays and the stand-in GPU."""
+load_into refuse. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import errno
 import os

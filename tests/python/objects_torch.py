@@ -98,7 +98,8 @@ class Files(unittest.TestCase):
         self.assertIsNone(report.fallback)
 
     def test_only_what_is_needed(self):
-        """A load reads each payload once. Of the other bytes, it reads less than 1 MiB."""
+        """A load reads the bytes of each tensor (its payload) once. Of the object's other bytes, it
+        reads less than 1 MiB."""
         url, seen, payloads = client().url("bucket/holes.pt"), [], []
         ones = torch.ones(1 << 22)
         pt.save({"a": ones, "b": torch.zeros(1 << 22), "view": ones[5:]}, url)

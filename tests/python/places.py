@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests load_into: destinations of many types, with and without gaps, and invalid ones. Uses
-numpy arrays and the stand-in GPU."""
+numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import json
 import os
