@@ -158,8 +158,8 @@ int rawring_move(const struct raw_move *m); /* Moves the blocks. Returns 0 or -e
 int gpu_open(struct bench *b); /* Opens the GPU. Returns 0, or -errno if there is no GPU. */
 void gpu_close(struct bench *b);
 int gpu_alloc(struct bench *b, uint64_t len); /* Allocates b->gpu; gpu_close frees it. */
-/* Measures copies of `len` bytes between pinned huge pages and the GPU; `in` means to the GPU.
- * Returns the seconds of the copies, or a value < 0 after a failure. */
+/* Measures copies of `len` bytes between pinned huge pages and the GPU: to the GPU if `in` is true,
+ * else from it. Returns the seconds of the copies, or a value < 0 after a failure. */
 double gpu_pinned(struct bench *b, uint64_t len, bool in);
 void gpu_poison(struct bench *b, uint64_t len);
 /* Compares pieces of b->gpu with the file's bytes, which it reads from the drive. Returns false
@@ -171,7 +171,8 @@ bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
 int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		   uint64_t len, uint64_t first, uint64_t window);
 
-/* How raw calls read a cached file into the GPU. */
+/* How a program without Penstock reads a cached file into the GPU, by raw calls: system calls and
+ * driver calls of its own. */
 struct mixed_way {
 	unsigned threads; /* Number of threads that read pieces into pinned memory. */
 	uint64_t piece;	  /* Number of bytes that such a thread reads at once. */

@@ -416,7 +416,7 @@ static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64
 }
 
 /* Measures the least time and CPU time that a read into GPU memory can take, without Penstock.
- * One thread makes one plain read and one copy, and polls. */
+ * One thread makes one plain read and one copy, and polls until the copy is done. */
 static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
 {
 	char *pinned = gpu_pinned_mem(MIB);

@@ -242,8 +242,8 @@ static int section_stream(struct bench *b)
 	static struct stream_run r;
 	int ret = run_open(b, &r);
 
-	/* The first requests start lanes, allocate pinned memory and load the kernel, so they are
-	 * not measured. */
+	/* The first requests start the library's threads, allocate pinned memory and load its CUDA
+	 * kernel, so they are not measured. */
 	for (unsigned how = 0; how < HOWS && !ret; how++) {
 		reads_aim(b, &r, (enum how)how, MIB, 16);
 		ret = reads_make(&r, (enum how)how, MIB, 16);

@@ -92,12 +92,12 @@ class Memory:
             raise OSError(self.transport.message())
 
     def write(self, off, data):
-        """Copies bytes into the memory."""
+        """Copies the bytes `data` into the memory, from offset `off` on."""
         self._copy(self.device, self.at + off, self.transport.device("host"),
                    ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
 
     def read(self, off, length):
-        """Returns bytes of the memory."""
+        """Returns `length` bytes of the memory, from offset `off` on."""
         out = ctypes.create_string_buffer(length)
         self._copy(self.transport.device("host"), ctypes.addressof(out), self.device,
                    self.at + off, length)

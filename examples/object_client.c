@@ -105,7 +105,8 @@ static const char *move(struct penstock_object_buffer *buffer, enum penstock_op 
 		return NULL;
 	r.reply.expect = len;
 	penstock_object_judge(window, &r.reply, &verdict);
-	/* The memory may be used for a body, or for anything else, only after the release. */
+	/* Until penstock_object_release returns, the server may still access the memory by RDMA. So
+	 * this program uses the memory for a body only afterwards. */
 	if (penstock_object_release(window) < 0)
 		verdict.next = PENSTOCK_OBJECT_ERROR;
 	if (verdict.next == PENSTOCK_OBJECT_DONE)

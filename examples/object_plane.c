@@ -36,7 +36,7 @@ static int move(struct penstock_object_client *client, struct penstock_object_bu
 		fprintf(stderr, "object_plane: %s\n", end.text);
 	else
 		ret = 0;
-	/* Only after the release may the memory be used for anything else. */
+	/* Until penstock_object_release returns, the memory must not be used for anything else. */
 	if (penstock_object_release(window) < 0)
 		ret = -1;
 	if (!ret)

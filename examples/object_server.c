@@ -73,7 +73,8 @@ static void move_object(struct penstock_object_server *server, const char *token
 	penstock_object_remote_get_info(remote, &window);
 	if (answer->op == PENSTOCK_WRITE)
 		seg.len = window.length;
-	/* If the bytes do not fit, no move starts, and answer->outcome stays "declined". */
+	/* If the bytes do not fit into the object's memory, no transfer starts, and answer->outcome
+	 * stays "declined". */
 	if (seg.len <= OBJECT_MAX && penstock_object_move(remote, answer->op, 0, &seg, 1, 0) == 0 &&
 	    penstock_object_wait(server, &done, 1, -1) == 1) {
 		answer->outcome = done.result < 0 ? PENSTOCK_OBJECT_FAILED : PENSTOCK_OBJECT_MOVED;

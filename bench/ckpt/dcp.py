@@ -9,8 +9,9 @@ Prints a table, and writes the raw numbers with --csv. Each row is the median of
   limit copy                copies from the GPU into one pinned buffer, made by torch
   save, load                the whole call, with fsync; the page cache is dropped before a load.
                             Each save writes into a folder that does not exist. The column data_s
-                            has the seconds in which the bytes moved, from Penstock's reports; the
-                            rest of the call is planning, the manifest and the marker
+                            has the seconds in which the bytes moved, from Penstock's reports; in
+                            the rest of the call, the ranks plan and write the files that make the
+                            checkpoint complete (manifest and marker)
   stall                     the time until async_save returns to the caller
   loop                      a fixed loop of GPU kernels, alone and while async_save writes
 """

@@ -101,7 +101,8 @@ def step_of(engine, args):
 
 
 def counted(args):
-    """Returns the bytes that each path of Penstock has carried in this process."""
+    """Returns a dict from the name of each path of Penstock to the bytes that this path has carried
+    in this process."""
     if args.worker.startswith("aio") or args.worker == PEER or not args.penstock:
         return {}
     done = subprocess.run([args.penstock, "stats", str(os.getpid()), "--json"], check=False,
@@ -169,7 +170,8 @@ class Variant:
         env = dict(os.environ, CUFILE_LOGFILE_PATH=os.path.join(args.logs, f"cufile-{name}.log"))
         if name.startswith("gds") and args.penstock:
             command = [args.penstock, "run", "--"] + command
-        # Each process ends when its standard input is closed, also if this process is killed.
+        # Each process ends when its standard input is closed. The kernel closes it also if this
+        # script is killed.
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log,
                                             stderr=log, pass_fds=[write], cwd=work, env=env,

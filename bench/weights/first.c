@@ -18,7 +18,7 @@
 #include "device/cuda_api.h"
 #include "ranks.h"
 
-#define THREADS 8u     /* Number of threads, the same as Penstock's lanes on an H200 machine. */
+#define THREADS 8u     /* Number of threads, as many as Penstock has on an H200 machine. */
 #define RING (8 * MIB) /* Number of bytes of each thread's ring. */
 #define PIECES_MAX 8u
 /* Default length of a piece, the fastest of 1, 2 and 4 MiB on an H200. --window changes it. */

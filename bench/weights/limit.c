@@ -19,7 +19,7 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-/* Largest number of bytes of a slot in a rank's window on its GPU. */
+/* Largest number of bytes of a slot. Each rank has a window, a buffer of SLOTS slots on its GPU. */
 #define SLOT_MAX (64u << 20)
 #define PIECE (4u << 20) /* Number of bytes that a thread copies at a time. */
 #define THREADS_MAX 16u
@@ -232,7 +232,7 @@ static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 	struct stat st;
 	int rc;
 
-	/* At most 8 threads, because a device has at most 8 lanes by default. */
+	/* At most 8 threads, because the library has at most 8 threads for a device by default. */
 	l.threads = cpus < 1 ? 1 : cpus > 8 ? 8 : (unsigned)cpus;
 	if (stat(job->file, &st))
 		return fail_if(&l, job->file, -errno);

@@ -41,7 +41,7 @@ struct job {
 	FILE *csv;
 	unsigned ranks, reps;
 	unsigned windows;
-	uint64_t window; /* Number of bytes of a window; 0 means the library's default. */
+	uint64_t window; /* Bytes of a buffer through which ranks share bytes; 0: the default. */
 	enum penstock_effort effort;
 	bool kept;  /* Whether the file stays registered with the driver after the first load. */
 	bool shard; /* Whether each rank loads only its shard for tensor parallelism, instead of the

@@ -303,8 +303,8 @@ class Slice:
         return value[(*rest, ...)]  # The ellipsis makes a single element an array, too.
 
     def _as_torch(self, index: Any) -> Any:
-        """Returns the same as indexing in torch. Used if the index has more than numbers and
-        ranges.
+        """Returns the same result as torch's indexing. Used for indices that do not only consist of
+        numbers and ranges, for example lists of row indices.
 
         If the index has ranges and one list of row indices, only those rows are read. Otherwise
         the whole tensor is read."""

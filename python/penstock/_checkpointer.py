@@ -31,7 +31,8 @@ from ._staging import Stager, tensor_bytes
 from ._torch_object import is_object
 
 _log = logging.getLogger("penstock")
-# Bytes that are written in order to measure a drive, before the first save with a deadline.
+# Number of bytes that _probe writes to measure the speed of a drive, before the first save with a
+# deadline.
 PROBE_BYTES = 256 << 20
 # Fraction of the time until a deadline that is reserved for planning, for the last sync, and for
 # the marker (the file that makes a checkpoint complete).
@@ -210,7 +211,8 @@ class Checkpointer:
         return saved
 
     def _write(self, state: Dict[str, Any], writer: StorageWriter) -> None:
-        """Runs the steps of a save of torch.distributed.checkpoint."""
+        """Runs the steps of torch.distributed.checkpoint.save, but exchanges the plans and results
+        through self._ranks instead of torch's collectives."""
         ranks, planner = self._ranks, SavePlanner()
         metadata: List[Any] = []
 
@@ -302,8 +304,8 @@ class Checkpointer:
         If the newest checkpoint is damaged, loads the one before it, and so on. The number of
         ranks may differ from that at the save.
 
-        Returns the checkpoint's folder, or None if there is no complete checkpoint and no step
-        was asked for. Raises the error of the load if no complete checkpoint can be loaded.
+        Returns the checkpoint's folder, or None if `step` is None and there is no complete
+        checkpoint. Raises the error of the load if no complete checkpoint can be loaded.
         """
         self.wait()
         paths: List[str] = self._ranks.exchange(lambda: self._candidates(step))

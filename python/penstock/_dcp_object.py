@@ -2,9 +2,10 @@
 """ObjectStorageWriter and ObjectStorageReader: checkpoints of torch.distributed.checkpoint in an
 object store.
 
-They have the parts, the manifest and the marker of StorageWriter and StorageReader, as objects
-below a common prefix. So torch's FsspecReader reads the result, and these classes read what
-FsspecWriter wrote. A part appears when it is complete, and the marker is the last object of a save.
+They write and read the same contents as StorageWriter and StorageReader, but as objects below a
+common prefix: parts with the tensors, a manifest with checksums, and the marker (.metadata). So
+torch's FsspecReader reads the result, and these classes read what FsspecWriter wrote. A part
+appears when it is complete, and the marker is the last object of a save.
 ObjectLock lets only one job at a time save below a prefix."""
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ._transfer import WRITING, Storage, bytes_place, segments_of
 class _Prefix:
     """The objects of one checkpoint: s3://bucket/prefix, with options after a question mark.
 
-    It also has those functions of torch's FileSystem that read a marker."""
+    It also has the methods of torch's FileSystem by which torch's reader reads the marker."""
 
     def __init__(self, url: Any) -> None:
         self.url = str(url)
@@ -42,7 +43,7 @@ class _Prefix:
 
     @property
     def parent(self) -> str:
-        """The URL of the prefix in which this prefix is."""
+        """The URL of the parent prefix, which is the name up to the last slash."""
         return self.name.rpartition("/")[0] + self._options
 
     def object(self, name: str) -> str:

@@ -166,7 +166,7 @@ class StorageReader(FileSystemReader):
         return os.path.isdir(self.folder)
 
     def file(self, name: str) -> str:
-        """Returns the path or the URL by which the library reads a part."""
+        """Returns the path or the URL by which the library reads a part (a file with tensors)."""
         return os.path.join(self.folder, name)
 
     def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:
@@ -269,7 +269,8 @@ class _PartRead:
                                **self.reader.how)
 
     def prepare(self) -> None:
-        """Asks the planner for the tensors, and lists the segments of all payloads."""
+        """Gets the destination tensors from the planner, and lists the segments to read for all
+        payloads."""
         for wanted in self.wanted:
             item = _part.Item(name_of(wanted.request.storage_index), wanted.off, wanted.nbytes)
             if self.manifest is not None:
@@ -335,12 +336,12 @@ class _PartRead:
             item.add_bytes(wanted.off + end, bytearray(wanted.nbytes - end))
 
     def read(self) -> Report:
-        """Reads all listed segments."""
+        """Reads all segments that prepare() has listed."""
         return self._read(self.items, self.reader.checksums and self.manifest is not None,
                           self.tell)
 
     def deliver(self) -> None:
-        """Passes the results to the planner."""
+        """Passes the tensors and objects that were read to the planner."""
         for call, wanted, value in self._deliveries:
             call(wanted, value)
 

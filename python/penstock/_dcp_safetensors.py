@@ -204,7 +204,7 @@ class _Merge:
     def __init__(self, folder: str, sizes: Mapping[str, Any], chunks: Sequence[Any], threads: int
                  ) -> None:
         self.folder, self.sizes, self.threads = folder, sizes, threads
-        # The shards of each tensor: (file, offset of the shard in the tensor).
+        # Maps a tensor's name to the list of its shards: (file, offset of the shard in the tensor).
         self.shards: Dict[str, List[Tuple[str, Any]]] = {}
         for one in chunks:
             self.shards.setdefault(one.index.fqn, []).append(
@@ -293,10 +293,9 @@ class HuggingFaceStorageReader(_TorchReader):
         require: the class of paths that the reader may use, as in penstock.load_file.
         effort: as in penstock.load_file.
 
-    Only the bytes of the requested tensors and parts are read, straight into the program's tensors.
-    If a
-    tensor has another dtype than the file, or its rows are not contiguous, a temporary tensor on
-    the same device gets the bytes.
+    The reader reads only the bytes of the requested tensors and parts, straight into the program's
+    tensors. If a tensor has another dtype than the file, or its rows are not contiguous, a
+    temporary tensor on the same device gets the bytes.
     """
 
     def __init__(self, path: Any, thread_count: int = 1, *, require: str = "any",

@@ -70,7 +70,7 @@ class SaveReport:
 
     Attributes:
         bytes: number of bytes written.
-        seconds: how long writing them took, with their way to the drive.
+        seconds: how long writing them took; with durable=True, until they were on the drive.
         path: the path that carried most bytes, such as "p2p", "staged" or "bounce".
         cpu_copies: how often the CPU copied each byte, on average.
         snapshot: a SnapshotReport if the state was staged by this writer, else None.

@@ -60,7 +60,7 @@ def make_folder(folder: str, durable: bool) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Makes the names in a folder survive a power cut."""
+    """Syncs a folder to its drive, so that the names of its files survive a power cut."""
     fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

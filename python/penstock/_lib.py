@@ -267,7 +267,7 @@ def raise_caught(caught: List[BaseException]) -> None:
 # ---- devices -----------------------------------------------------------------
 
 _devices: Dict[Tuple[int, str], Any] = {}
-# The parts before the colon in the library's names of devices.
+# The kinds of devices: the part before the colon in the library's name of a device.
 DEVICE_KINDS = {"host", "cuda", "peermem", "auto"}
 _lock = threading.Lock()
 

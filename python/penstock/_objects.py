@@ -62,7 +62,7 @@ class ObjectClient:
     Any number of threads may use a client at the same time.
 
     put_rdma, get_rdma, put_bytes, get_bytes, get_bytes_range, size, list_objects and exists are
-    the methods that storage classes for torch.distributed.checkpoint over RDMA ask of a client.
+    the methods that storage classes for torch.distributed.checkpoint over RDMA call on a client.
     """
 
     def __init__(self, endpoint: Optional[str] = None, *, bucket: Optional[str] = None,

@@ -20,7 +20,7 @@ SUMMED, CHECKED = 1, 2  # PENSTOCK_ITEM_SUMMED, PENSTOCK_ITEM_CHECKED
 
 
 class Segment(NamedTuple):
-    """Memory for a range of a part: `rows` rows of `row_bytes` bytes.
+    """Memory for a range of a part (a file of a checkpoint): `rows` rows of `row_bytes` bytes.
 
     Attributes: off (offset of the first row in the part), ptr (address of the first row), pitch and
     ptr_pitch (distances between two rows in the part and in memory, in bytes), device (the
@@ -37,7 +37,7 @@ class Segment(NamedTuple):
 
 @dataclasses.dataclass
 class Item:
-    """A range of a part, and the memory for its bytes.
+    """A range of a part (a file of a checkpoint), and the memory for the bytes of this range.
 
     Attributes:
         name: the name for messages and manifests.

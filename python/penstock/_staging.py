@@ -29,8 +29,8 @@ _log = logging.getLogger("penstock")
 ALIGN = 4096
 # Memory of the host that the pool leaves free: 1 / SPARE_SHARE, but at least SPARE_MIN bytes.
 SPARE_SHARE, SPARE_MIN = 20, 2 << 30
-# If no thread has worked on an earlier snapshot for this many seconds, a new snapshot does not wait
-# any longer for its memory.
+# A new snapshot waits for the memory of an earlier snapshot. It ends this wait if no thread has
+# worked on the earlier snapshot for this many seconds.
 KEPT_S = 2.0
 
 
@@ -164,7 +164,8 @@ class _Pool:
         return True
 
     def retire(self) -> None:
-        """Frees the memory as soon as no lease exists. The pool cannot be used again."""
+        """Frees the memory as soon as no object that lease() returned exists. The pool cannot be
+        used again."""
         with self._released:
             self._retired = True
             last = not self._leases
@@ -259,8 +260,9 @@ class Stager(AsyncStager):
         return seconds
 
     def _ready_pool(self, wanted: int, devices: Set[str], report: SnapshotReport) -> _Pool:
-        """Waits until the pool is free, and returns it. If it has less than `wanted` bytes,
-        replaces it by a larger one, as far as the limit allows."""
+        """Waits until no earlier snapshot uses the pool, and returns the pool. If it has less than
+        `wanted` bytes, replaces it by a larger one, of at most pool_bytes bytes or of the free host
+        memory."""
         started = time.monotonic()
         if self._pool is not None and self._pool.pid != os.getpid():
             self._pool = None  # The parent's pool is not in this child of fork.

@@ -49,7 +49,7 @@ def _capsule_references(address: int) -> int:
     return sys.getrefcount(_offered[address])
 
 
-# The reference count of a capsule that only _offered refers to.
+# The reference count of a capsule to which only _offered refers, measured with a new capsule.
 _offered[0] = _capsule_new(8, b"dltensor", None)
 _UNREFERENCED = _capsule_references(0)
 _offered.clear()

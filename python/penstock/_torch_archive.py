@@ -86,7 +86,7 @@ class _Inert:
     append = extend = add = __setstate__
 
 
-# Names of torch's storage classes for quantized dtypes. Their elements have one byte.
+# Names of torch's storage classes for quantized dtypes whose elements take one byte.
 _QUANTIZED = {f"{name}Storage": 1 for name in ("QInt8", "QUInt8", "QUInt4x2", "QUInt2x4")}
 
 
@@ -118,8 +118,8 @@ class _Scanner(pickle.Unpickler):
 
 
 def scan(pickled: bytes) -> Tuple[List[Reference], Set[str]]:
-    """Returns the storages with bytes that a pickle refers to, each once and in order of their
-    first occurrence, and the names of the classes and functions in it.
+    """Returns the non-empty storages that a pickle refers to, each once and in order of their first
+    occurrence, and the names of the classes and functions in the pickle.
 
     Raises Unsuited for a pickle that cannot be scanned."""
     if getattr(copyreg, "_extension_registry"):

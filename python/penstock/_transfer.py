@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves bytes between one storage of the C library and the memory of tensors.
 
-The objects of _objects.py are such storages. A signal handler, such as that of Ctrl-C, can end a
-transfer. This module knows nothing about formats or object stores."""
+A storage is a file or an object of an S3 store; _objects.py uses this module for objects. A signal
+handler, such as that of Ctrl-C, can end a transfer. This module does not depend on file formats or
+object stores."""
 
 from __future__ import annotations
 

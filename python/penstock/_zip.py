@@ -68,7 +68,8 @@ class Archive:
         self._text += data
 
     def add_payload(self, name: str, nbytes: int, key: Any) -> int:
-        """Adds a record for a payload, and returns the payload's offset in the file."""
+        """Adds a record for a payload, whose bytes the caller writes. Returns the payload's offset
+        in the file."""
         self._header(name, 0, nbytes, PAGE if nbytes >= LONG else CACHE_LINE)
         self._flush()
         at = self.end

@@ -82,7 +82,8 @@ class CheckpointEngine(checkpoint_engine.CheckpointEngine):
                                 effort=self.effort)
 
     def commit(self, info: Any) -> bool:
-        """Waits until all ranks have saved their files. Raises RankError if one could not."""
+        """Waits until all ranks have saved their files. Raises RankError if a rank could not save
+        its files."""
         self._ranks.exchange(lambda: None, lambda values: values)
         return True
 

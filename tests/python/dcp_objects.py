@@ -206,8 +206,8 @@ class Commit(unittest.TestCase):
         self.assertEqual(states("s3://bucket/unfinished"), {"step": "incomplete"})
 
     def test_damage(self):
-        """penstock ckpt verify reports each bit flip and truncation with part, item and
-        offset."""
+        """penstock ckpt verify reports each bit flip and truncation. It names the damaged object
+        (part), the tensor in it (item), and the offset."""
         rng, url = random.Random(SEED), "s3://bucket/damage/step"
         save(url, 1)
         data = body("damage/step/__0_0.distcp")
@@ -296,7 +296,7 @@ class Locks(unittest.TestCase):
         self.assertEqual(body("lost/step/" + LOCK), b"0123456789abcdef")
 
     def test_race(self):
-        """Of several processes that take a lock at the same time, one gets it."""
+        """If several processes take a lock at the same time, only one of them gets the lock."""
         url = "s3://bucket/race/step"
         started = [child(hold, url) for _ in range(4)]
         held = []

@@ -300,7 +300,8 @@ class Vllm(Engine):
             self.load(Model(), enable_multithread_load=True)
 
     def test_time(self):
-        """The loader notes the time before the load, from which vLLM computes its duration."""
+        """The loader records the time before the load. vLLM computes the load's duration from
+        it."""
         before = time.perf_counter()
         self.load(Model())
         self.assertGreaterEqual(self.loader.counter_before_loading_weights, before)
@@ -389,7 +390,7 @@ class Vllm(Engine):
         self.assertEqual(sent[1][0], _group.host_identity())
 
     def test_entry_points(self):
-        """pyproject.toml announces the plug-ins to both engines."""
+        """pyproject.toml declares the entry points by which both engines find the plug-ins."""
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
         with open(os.path.join(root, "pyproject.toml"), encoding="utf-8") as f:
             text = f.read()

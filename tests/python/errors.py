@@ -44,7 +44,8 @@ class Errors(unittest.TestCase):
 
     def test_place(self):
         """An error's path is spelled as Python spells it, even if it is not valid UTF-8. An error
-        that is not about a file or tensor does not have the place of an earlier error."""
+        that is not about a file or tensor does not have the path, tensor and offset of an earlier
+        error."""
         odd = os.path.join(TMP, os.fsdecode(b"odd \xff.safetensors"))
         with open(odd, "wb") as f:
             f.write(b"\2\0\0\0\0\0\0\0{]")
@@ -192,7 +193,7 @@ class Errors(unittest.TestCase):
                              f"^{re.escape(FILE)}: tensor '{name}': .*{words}")
 
     def test_arguments(self):
-        """Wrong arguments raise ValueError or TypeError before the library sees them."""
+        """Wrong arguments raise ValueError or TypeError before the C library is called."""
         out, row = os.path.join(TMP, "null.safetensors"), ARRAYS["row"]
         for call in (lambda: penstock.load_file(FILE + "\0"),
                      lambda: penstock.load_file(FILE, names=["ro\0w"]),

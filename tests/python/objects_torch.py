@@ -291,8 +291,8 @@ class Checkpoints(unittest.TestCase):
         same(got, kept)
 
     def test_seam(self):
-        """Tests the methods of a client that a storage class for RDMA calls, with contiguous
-        tensors."""
+        """Tests the methods of ObjectClient that other projects' storage classes for RDMA call,
+        with contiguous tensors."""
         seam = client(bucket="bucket")
         tensor = torch.randn(1000, 300)
         seam.put_rdma("seam/__0_0.distcp", tensor)

@@ -120,7 +120,7 @@ class Open(unittest.TestCase):
 
     def test_closed_by_another_thread(self):
         """Another thread closes the file during a read. The read returns its tensor or raises
-        "closed", and no read-ahead stays behind."""
+        "closed", and no read-ahead thread or batch remains."""
         many = {f"t{i:02}": fill("float32", (64, 8), i) for i in range(60)}
         file = os.path.join(TMP, "closed.safetensors")
         safetensors.numpy.save_file(many, file)

@@ -420,8 +420,8 @@ class Other(Base):
         self.assertRegex(report.fallback, "rebuilds its tensors|maps the file in an unknown way")
 
     def test_extension_codes(self):
-        """If the process has registered extension codes (copyreg), an unpickler does not ask
-        for the names of all classes. So load lets torch.load read the file."""
+        """If the process has registered extension codes (copyreg), an unpickler does not call
+        find_class for all classes. So load lets torch.load read the file."""
         obj = {"a": torch.randn(30000)}
         ours.save(obj, path("x.pt"))
         copyreg.add_extension("decimal", "Decimal", 77)
