@@ -106,9 +106,9 @@ static int warm_rounds(struct bench *b, const char *group)
 	return ret;
 }
 
-/* Measures a cached read by path mapped, by path bounce, and by mixed paths. Calls without Penstock
- * (raw calls) do the same work in turn with the library. The raw calls use as many threads as the
- * library and pieces of the same length. */
+/* Measures cached reads by path mapped, by path bounce, and by both paths at once (mixed). For
+ * comparison, calls without Penstock (raw calls) alternate with the library's reads. They do the
+ * same work, with as many threads as the library and pieces of the same length. */
 static int section_mixed(struct bench *b)
 {
 	static const struct mixed_way raw_bounce = {8, MIB, 0, false};

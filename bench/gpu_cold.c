@@ -17,8 +17,8 @@ struct copies {
 	struct bench *b;
 	struct gpu *gpu;
 	struct pst_cu_event *event[RAW_DEPTH_MAX];
-	unsigned slot[RAW_DEPTH_MAX]; /* Indexes of the slots, in the order in which their copies
-				       * were queued. */
+	unsigned slot[RAW_DEPTH_MAX]; /* Indexes of the ring's slots whose copies are queued, in
+				       * the order in which they were queued. */
 	unsigned head, tail;
 };
 

@@ -48,7 +48,7 @@ struct job {
 	int fd;
 	uint64_t len;
 	const struct mixed_way *way;
-	_Atomic uint64_t next; /* Start of the bytes that no thread has taken. */
+	_Atomic uint64_t next; /* Offset of the first byte that no thread has taken. */
 	uint64_t windowed;     /* Number of bytes that workers[0] has copied from windows. */
 	struct window *windows;
 	unsigned window_count;

@@ -43,7 +43,7 @@ builds=(after="$carried/penstock")
 [ ! -f "$carried/before" ] || builds=(before="$carried/before" "${builds[@]}")
 blocks() { LD_LIBRARY_PATH=$carried/lib bench/blocks "$dir/file" --device "$device" "$@"; }
 
-# Runs penstock bench with the limits of plain calls, and prints a row for each case.
+# Runs penstock bench --limits, which also measures plain calls, and prints a row for each case.
 limits() {
 	local state effort block
 	for state in warm cold; do

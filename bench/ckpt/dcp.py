@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """dcp.py [OPTIONS]: measures saves and loads of torch.distributed.checkpoint in one process. Runs
-with torch's own storage and with penstock.torch alternate. Also measures the limits of both.
+with torch's own storage and with penstock.torch alternate. Also measures the limits of the drive
+and of copies from the GPU.
 
 Prints a table, and writes the raw numbers with --csv. Each row is the median of --runs runs:
 

@@ -11,9 +11,8 @@ checkpoint is then removed, so that the drive needs room for only one. The first
 load are compared with what was saved.
 
 Prints a row for each save and load, their medians, and the times and the storage speed that follow
-from them for the whole model. Writes
-the rows with --csv. With --peer torch, the first --peer-rounds rounds also run torch's
-FileSystemWriter and Reader."""
+from them for the whole model. Writes the rows with --csv. With --peer torch, the first
+--peer-rounds rounds also run torch's FileSystemWriter and Reader."""
 
 import argparse
 import csv
@@ -128,7 +127,8 @@ MODELS = {
 # ---- the tensors ---------------------------------------------------------------------
 
 def pieces(state):
-    """Yields each piece of all tensors as integers, with the values that fill() gives them."""
+    """Yields a pair for each piece of each tensor: a view of the piece as integers, and the
+    integers that fill() writes into it."""
     base = {}
     for name, tensor in state.items():
         whole = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: runs on a machine with a GPU what needs DeepSpeed and CUDA: builds DeepSpeed's operations
-# with the header and the link name of Penstock's drop-in, runs DeepSpeed's own test of its GDS
-# operation on the drop-in (tests/clients/deepspeed), and measures a ZeRO-3 step that swaps to the
-# drive (zero3.py). It needs the folder .carry/deepspeed that prepare made, and no network. The
-# logs, the CSV and the tables go to $OUT (bench/results). Exits with 0 if both parts passed.
+# gpu.sh: tests and measures DeepSpeed with Penstock's drop-in (its libcufile.so, which replaces
+# NVIDIA's) on a machine with a GPU. It builds DeepSpeed's operations with the header and the
+# library of the drop-in. It runs DeepSpeed's own test of its GDS operation on the drop-in
+# (tests/clients/deepspeed). It measures a ZeRO-3 step that swaps to the drive (zero3.py). It needs
+# the folder .carry/deepspeed that prepare made, and no network. The logs, the CSV and the tables go
+# to $OUT (bench/results). Exits with 0 if the test and the measurement passed.
 #
 #   BENCH_DIR     folder on the drive to measure (/var/tmp); needs 12 GB
 #   BENCH_BUDGET  seconds for all steps (290)      BENCH_ROUNDS  rounds of zero3.py (8)

@@ -12,9 +12,8 @@ and `gds-optimizer` swap only the optimizer. DeepSpeed 0.19.8 reads use_gds for 
 checkpoints, and always swaps the optimizer by aio. `nvidia` is like `gds`, on NVIDIA's libcufile.
 The variants with use_gds run on Penstock's drop-in library for cuFile, which the command of
 --penstock loads. Their report has the bytes that each of Penstock's paths carried. With --save, two
-more variants, `aio-writer` and
-`gds-writer`, swap nothing: they train one step and save a checkpoint with DeepSpeed's option
-checkpoint.writer, which torch.load must be able to read.
+more variants, `aio-writer` and `gds-writer`, swap nothing: they train one step and save a
+checkpoint with DeepSpeed's option checkpoint.writer, which torch.load must be able to read.
 
 Every second round has the opposite order, so that each variant comes after different ones. With
 --seconds, no round begins after that time. Prints a table in markdown, also to --table, and writes

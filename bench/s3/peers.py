@@ -50,7 +50,7 @@ def boto3_reader(endpoint, bucket, key, _device, threads):
     memory = bytearray(length)
 
     class Sink:
-        """A file in memory at whose offsets boto3's threads write."""
+        """A file-like object over `memory`. boto3's threads write the object's bytes to it."""
 
         def __init__(self):
             self.at = 0

@@ -5,10 +5,9 @@
 # runs bench_weights group. It loads the whole model to every GPU (replicas) or a part to each GPU
 # (shards), with and without keeping the registrations with the driver for the next load. The
 # windows, through which the processes exchange bytes, have several sizes. In one load, a rank is
-# killed. The script needs the folder
-# .carry/weights that bench/weights/prepare made. The log and the raw CSV go to $OUT
-# (bench/results). Each step has a time limit. When the budget is spent, the remaining steps
-# are skipped.
+# killed. The script needs the folder .carry/weights that bench/weights/prepare made. The log and
+# the raw CSV go to $OUT (bench/results). Each step has a time limit. When the budget is spent, the
+# remaining steps are skipped.
 #
 #   BENCH_DIR     folder for the model (/var/tmp)  BENCH_LAYERS  layers (54: 25.7 GB)
 #   BENCH_BUDGET  seconds for all steps (300)      BENCH_RANKS   processes (number of GPUs)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures the limits of several GPUs of one host, by driver calls and without Penstock. In case 1,
- * one GPU receives pinned memory over its link. In case 2, all GPUs do so at once. In case 3, every
- * GPU also copies the bytes from all other GPUs. Case 4 is like case 3, but threads first copy the
- * bytes from the page cache into pinned memory. The copies do not wait for each other. Each rank is
- * a process, as in group.c. The library is used only to export memory to the other processes.
+ * one GPU copies from pinned memory over its link. In case 2, all GPUs do so at once. In case 3,
+ * every GPU also copies the bytes from all other GPUs. Case 4 is like case 3, but threads first
+ * copy the bytes from the page cache into pinned memory. The copies do not wait for each other.
+ * Each rank is a process, as in group.c. The library is used only to export memory to the other
+ * processes.
  */
 #include <errno.h>
 #include <fcntl.h>

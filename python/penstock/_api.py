@@ -120,7 +120,7 @@ class NoTensorError(TypeError, ValueError):
 
 
 def _with_place(where: str, error: Exception) -> Exception:
-    """Returns an exception of the same kind whose message starts with `where`."""
+    """Returns an exception of the same type as `error`, whose message starts with `where`."""
     kind = next(kind for kind in (NoTensorError, TypeError, IndexError, BufferError, ValueError)
                 if isinstance(error, kind))
     return kind(f"{where}: {error}")

@@ -5,8 +5,8 @@ object store.
 They write and read the same contents as StorageWriter and StorageReader, but as objects below a
 common prefix: parts with the tensors, a manifest with checksums, and the marker (.metadata). So
 torch's FsspecReader reads the result, and these classes read what FsspecWriter wrote. A part
-appears when it is complete, and the marker is the last object of a save.
-ObjectLock lets only one job at a time save below a prefix."""
+appears when it is complete, and the marker is the last object of a save. ObjectLock lets only one
+job at a time save below a prefix."""
 
 from __future__ import annotations
 

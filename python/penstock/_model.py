@@ -627,7 +627,8 @@ def _install_meter(opts: Any, keep: List[Any], caught: List[BaseException], mete
 
 
 def _piece_bytes(piece: Sequence[Any]) -> int:
-    """Returns the number of bytes that a piece delivers, without the gaps between its rows."""
+    """Returns the number of bytes that a piece (see pieces_of) delivers, without the gaps between
+    its rows."""
     rows, room, pitch = int(piece[5]), int(piece[7]), int(piece[8])
     return (room - (rows - 1) * pitch) * rows if pitch else room
 

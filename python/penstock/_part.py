@@ -56,7 +56,7 @@ class Item:
     checked: bool = False
 
     def add_bytes(self, off: int, data: Union[bytes, bytearray, memoryview]) -> None:
-        """Adds a segment for the bytes of an object, which must not change until it is written."""
+        """Adds a segment for the bytes of `data`, which must not change until they are written."""
         held = ffi.from_buffer(data)
         self.keep.append(held)
         self.segments.append(Segment(off, int(ffi.cast("uintptr_t", held)), len(held)))
@@ -208,7 +208,8 @@ class Part(NamedTuple):
 
 
 def write_manifest(path: str, ranks: int, parts: Sequence[Part]) -> None:
-    """Writes a manifest durably."""
+    """Writes a manifest, which lists the parts of a checkpoint, their items and checksums. When the
+    function returns, the manifest is durable."""
     keep: List[Any] = []
     table = ffi.new("struct penstock_part[]", len(parts) or 1)
     for row, part in zip(table, parts):

@@ -300,7 +300,8 @@ class Memory:
         return typed
 
     def torch(self, dtype: str, shape: Tuple[int, ...], ptr: int) -> Any:
-        """Returns one torch tensor. torch_all takes less time for each of many tensors."""
+        """Returns one torch tensor of the memory at `ptr`. For many tensors, torch_all takes less
+        time for each."""
         if self._torch is None and self.device == "host" and self.length and ptr == self.base:
             import torch
             kind, size = _dtypes.torch_dtype(torch, dtype), max(8, _dtypes.BITS[dtype]) // 8

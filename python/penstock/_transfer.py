@@ -36,7 +36,7 @@ class TransferReport:
         bytes: number of bytes moved.
         seconds: how long that took.
         path: the path that carried most bytes, such as "rdma" or "object".
-        engine: the method of making system calls, such as "uring".
+        engine: the method of making system calls.
         cpu_copies: how often the CPU copied each byte, on average.
         retries: number of chunks that had to be moved again.
         paths: the bytes that each path moved.

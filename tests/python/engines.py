@@ -90,7 +90,8 @@ class Engine(unittest.TestCase):
 
 
 def source_class(**more):
-    """Returns a class Source with the fields that both engines have, and those in `more`."""
+    """Returns a replacement for the engines' class Source. It has the fields that both engines'
+    classes have, and those in `more`."""
     fields = [("model_or_path", str), ("revision", object), ("prefix", str, ""),
               ("fall_back_to_pt", bool, True), ("allow_patterns_overrides", object, None)]
     return dataclasses.make_dataclass("Source", fields + [(n, object, v) for n, v in more.items()])
