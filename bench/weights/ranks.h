@@ -28,7 +28,7 @@ struct run {
 };
 
 struct shared {
-	atomic_uint arrived[64]; /* For each barrier. */
+	atomic_uint arrived[64]; /* Number of ranks that have reached each barrier. */
 	atomic_uint gave_up;
 	double killed;
 	struct run runs[RANKS_MAX][REPS_MAX];

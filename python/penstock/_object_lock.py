@@ -25,8 +25,8 @@ _log = logging.getLogger("penstock")
 # Seconds between two writes of the beat, and seconds without a new beat after which another job may
 # take the lock. src/ckpt/prune.c has the same numbers.
 BEAT_S, LEASE_S = 2.0, 20.0
-# Maximum number of bytes of a lock's object to use. The object contains a token that identifies its
-# owner.
+# Maximum length of the text in a lock's object, in bytes. The text is a token that identifies the
+# lock's owner.
 _TEXT_MAX = 200
 
 
