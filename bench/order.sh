@@ -3,9 +3,9 @@
 # order.sh: measures on a machine with a GPU what bench/gpu.sh leaves out: reads in the order of
 # CUDA streams, also while other kernels run, reads in CUDA graphs, and small reads against fio. It
 # also measures long reads, which use up the windows of path mapped (registered pieces of the page
-# cache), short requests, which wake only some of the library's threads (lanes), and `penstock
-# bench` with the limits of plain calls. It needs .carry/bench of bench/prepare. The raw CSV, the
-# tables and the log go to $OUT (bench/results).
+# cache). It measures short requests, which wake only some of the library's threads (lanes). It runs
+# `penstock bench --limits`. It needs .carry/bench of bench/prepare. The raw CSV, the tables and the
+# log go to $OUT (bench/results).
 #
 #   BENCH_DIR     folder for the test file, on the drive to measure (/var/tmp)
 #   BENCH_MIB     length of the test file in MiB (2048)

@@ -135,9 +135,9 @@ static int section_window(struct bench *b)
 	return ret;
 }
 
-/* Measures mixed reads. First come raw calls (without Penstock) that register page cache and read
- * it at the same time, with several numbers of threads and lengths of pieces. Then comes the
- * library with several numbers of lanes. */
+/* Measures mixed reads. First measures raw calls (without Penstock) that register page cache and
+ * read it at the same time, with several numbers of threads and lengths of pieces. Then measures
+ * the library with several numbers of lanes (threads). */
 static int section_mixed_ways(struct bench *b)
 {
 	static const struct mixed_way ways[] = {

@@ -9,7 +9,7 @@
  * *	object_server REQUESTS [plain|SOCKET]
  *
  * Prints the port that it listens on, serves this number of requests, and exits. With "plain", it
- * ignores tokens, as a server does that knows nothing of RDMA. With the path of a plane's socket,
+ * ignores tokens, like a server that does not support RDMA. With the path of a plane's socket,
  * the process `penstock plane` moves the bytes, and holds the network card.
  */
 #include <arpa/inet.h>

@@ -53,8 +53,8 @@ export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
 	"$PENSTOCK" --version || echo "$PENSTOCK does not run here"
 } 2>&1
 
-# Installs each wheel with a separate command. So a wheel that does not fit this machine does
-# not prevent the others.
+# Installs each wheel with a separate command. So a wheel that does not fit this machine does not
+# prevent the installation of the other wheels.
 for wheel in "$carried"/whl/*.whl; do
 	[ -e "$wheel" ] || { echo "no wheels in $carried/whl"; break; }
 	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir \

@@ -93,9 +93,9 @@ class Checkpointer:
     torch.distributed.checkpoint, which torch reads without this package.
 
     Args:
-        folder: the folder of the checkpoints. It is created. s3://bucket/prefix stands for the
-            objects below a prefix.
-        group: a process group of torch.distributed; None stands for all ranks.
+        folder: the folder of the checkpoints. It is created. s3://bucket/prefix means the objects
+            below a prefix.
+        group: a process group of torch.distributed; None means all ranks.
         keep: number of complete checkpoints to keep, the newest ones; None keeps all.
         raise_errors: whether a failed save raises its error. Otherwise the error is logged and
             is in the result, and training goes on.

@@ -3,7 +3,7 @@
 
 The collectives of torch wait for a dead rank until their timeout, which is 10 or 30 minutes, and
 do not name the rank. Here all objects pass through the store of torch.distributed (TCPStore), and
-each rank increments a counter in the store every second. A rank whose counter stands still for
+each rank increments a counter in the store every second. A rank whose counter does not change for
 `patience` seconds is dead: all others raise an error that names it.
 
 If torch.distributed is not initialised, there is one rank."""
@@ -56,7 +56,7 @@ class Ranks:
     """The ranks of a process group, or this process alone.
 
     Args:
-        group: a process group of torch.distributed; None stands for all ranks.
+        group: a process group of torch.distributed; None means all ranks.
         patience: after how many seconds a rank is dead if it has not incremented its counter in
             the store (its beat).
 

@@ -31,7 +31,7 @@ from ._torch_object import is_object
 
 # Number of bytes to read from the start and from the end of an archive (the ZIP file that
 # torch.save makes of a tensor). These bytes say where the tensor's elements (the payload) begin.
-# They need about 1 KiB at each end.
+# For an archive of one tensor, about 1 KiB at each end is enough.
 _ENDS = 2048
 
 

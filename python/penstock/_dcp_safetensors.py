@@ -141,8 +141,8 @@ class _Writes(FileSystemWriter):
 
 
 def _movable(tensor: Any) -> Any:
-    """Returns the tensor if it is contiguous and in host or GPU memory. Otherwise returns a copy
-    that is."""
+    """Returns the tensor if it is contiguous and in host or GPU memory. Otherwise returns a
+    contiguous copy in host or GPU memory."""
     if tensor.device.type not in ("cpu", "cuda"):
         tensor = tensor.cpu()
     return tensor.resolve_conj().resolve_neg().contiguous()
@@ -151,7 +151,7 @@ def _movable(tensor: Any) -> Any:
 class HuggingFaceStorageWriter(_TorchWriter, _Writes):
     """Writes a checkpoint as safetensors files, like torch's class of this name.
 
-    Each file gets its name only when it is complete. The index file is written last.
+    Each file appears under its name only when it is complete. The index file is written last.
 
     Args:
         path, fqn_to_index_mapping, thread_count, save_distributed, enable_consolidation,
@@ -160,8 +160,8 @@ class HuggingFaceStorageWriter(_TorchWriter, _Writes):
         require: the class of paths that the writer may use, as in penstock.save_file.
         effort: "thrifty", "balanced" or "fast", as in penstock.save_file.
 
-    The files of a consolidation, which merges the shards into whole tensors, also get their names
-    when they are complete.
+    A consolidation merges the shards into files with whole tensors. These files, too, appear under
+    their names only when they are complete.
     """
 
     def __init__(self, *args: Any, require: str = "any", effort: str = "thrifty", **how: Any

@@ -205,7 +205,7 @@ class StorageWriter(FileSystemWriter):
             returns an ObjectStorageWriter.
         stripe: folders on other drives, over which the parts are spread. The checkpoint's
             folder gets symbolic links to these parts.
-        parts: number of parts that this rank writes at the same time; None stands for one for
+        parts: number of parts that this rank writes at the same time; None means one for
             each drive, and for several on a tmpfs, where one file can take bytes from only one
             thread at a time.
         checksums: whether to compute a CRC-32C of each item, and to write a manifest.

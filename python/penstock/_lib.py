@@ -2,7 +2,7 @@
 """Loads the C library, turns its errors into exceptions and opens its devices.
 
 All other modules call the library through `lib` and pass return codes to `check`. Calls
-through `lib` release the GIL. This module knows nothing about models or tensors."""
+through `lib` release the GIL. This module contains nothing about models or tensors."""
 
 from __future__ import annotations
 

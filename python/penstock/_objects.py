@@ -123,7 +123,7 @@ class ObjectClient:
 
         `source` is a tensor of torch, numpy, cupy, jax or penstock, or an object with a buffer,
         an array interface or DLPack. The object appears when all its bytes have arrived. If the
-        call fails, an earlier object of this name stays."""
+        call fails, an earlier object of this name is unchanged."""
         return self._write(name, place_of(source))
 
     def _write(self, name: str, place: Place, *, new: bool = False) -> TransferReport:

@@ -106,7 +106,7 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
 
 def write_part(file: str, items: Sequence[Item], *, checksums: bool = True, durable: bool = True,
                stop: Any = None, tell: Optional[Callable[[int], Any]] = None, **how: Any) -> Report:
-    """Writes a part, which gets its name when it is complete. Sets crc32c of the items.
+    """Writes a part, which appears under its name when it is complete. Sets crc32c of the items.
 
     `tell` is called some ten times a second with the number of bytes moved so far.
     `how` has the arguments require, effort, path and priority, as in Model.load."""

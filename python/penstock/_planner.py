@@ -73,8 +73,8 @@ class _Cache:
         self.joined: "collections.OrderedDict[Tuple[str, ...], _Joined]" = \
             collections.OrderedDict()
         # True from the start of a save until its plan is finished. If it is still True at the
-        # start of the next save, the last one has failed on all ranks, and only some of the ranks
-        # may have kept its plan. Then all ranks drop all plans.
+        # start of the next save, the last save has failed on all ranks. Some ranks may then have
+        # kept the plan of that save, and others not. So all ranks drop all plans.
         self.planning = False
 
     def begin(self) -> None:

@@ -156,7 +156,8 @@ class PrefetchLoader:
                     yield name, load.result().pop(name)
 
     def close(self) -> None:
-        """Stops the load and drops the tensors that nobody has taken. Other tensors stay."""
+        """Stops the load and drops the tensors that nobody has taken. Tensors that were taken
+        remain valid."""
         self._stop.set()
         with self._lock:
             self._left = {}

@@ -27,7 +27,7 @@ class Meter:
             process also gets bytes that other processes read.
         shown: False shows no bar. The ranks of a group show only one bar.
 
-    Raises ImportError if a bar is wanted and tqdm is not installed, TypeError if `progress` is
+    Raises ImportError if `progress` is True and tqdm is not installed, TypeError if `progress` is
     neither a bool nor a function."""
 
     def __init__(self, progress: Progress, total: int, title: str, scale: float = 1.0,

@@ -28,7 +28,7 @@ def quote(text: str, safe: str = "") -> str:
 
 
 def unquote(text: str) -> str:
-    """Returns percent-decoded text, in which a plus sign stands for a space."""
+    """Returns percent-decoded text. A plus sign in `text` means a space."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(text.replace("+", " ")))
 
 

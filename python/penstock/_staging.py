@@ -85,7 +85,7 @@ class SnapshotReport:
     Attributes:
         bytes: number of bytes copied to the pool.
         left_bytes: number of bytes that did not fit; async_save waits until they are written.
-        seconds: how long the copies took. Training stands still for this time.
+        seconds: how long the copies took. Training is stopped for this time.
         predicted_seconds: the stall that was predicted before, from the rates of earlier
             saves; None for the first save.
         pin_seconds: how long allocating and pinning the pool took. 0.0 if the pool existed.
@@ -192,7 +192,7 @@ class Stager(AsyncStager):
     other. With that Stager, a state may be larger than the pool.
 
     Args:
-        pool_bytes: most bytes of the pool; None stands for free_host_bytes() at the first save.
+        pool_bytes: most bytes of the pool; None means free_host_bytes() at the first save.
         may_leave: whether tensors that do not fit into the pool stay where they are. The writer
             must then call `release` when they are written; StorageWriter does.
 

@@ -269,9 +269,9 @@ class Memory:
     def _torch_bytes(self) -> Any:
         """Returns a torch tensor of all bytes of the allocation.
 
-        The torch tensor refers to self.keep and not to this object, because this object refers to
-        the torch tensor, and Python's garbage collector cannot free reference cycles through
-        torch."""
+        The torch tensor refers to self.keep and not to this object. This object refers to the torch
+        tensor, so a reference back would make a cycle, and Python's garbage collector cannot free
+        cycles through torch."""
         import torch
         if self.device == "host":
             return torch.frombuffer(self.buffer(), dtype=torch.uint8)

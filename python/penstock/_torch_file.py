@@ -181,8 +181,8 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
          path: Optional[str] = None) -> Report:
     """Saves an object as torch.save does, and writes its tensors straight from their memory.
 
-    torch.load reads the file. The file gets its name only when it is complete: if the call fails,
-    an older file of this name is unchanged.
+    torch.load reads the file. The file appears under its name only when it is complete: if the call
+    fails, an older file of this name is unchanged.
 
     Args:
         obj: any object that torch.save accepts, such as a state dict. Tensors that share memory
@@ -391,7 +391,7 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
         progress: a function that is called with (delivered bytes, total bytes), at most ten times
             a second; or True for a bar of tqdm.
         stop: a threading.Event. Setting it ends the load with errno ECANCELED.
-        report: a FileReport, which the call fills. It tells whether torch.load had to read the
+        report: a FileReport, which the call fills. It says whether torch.load had to read the
             tensors itself, and why. The logger "penstock" gets the same sentence at level DEBUG.
         path: name of the only I/O path to use, for tests.
 

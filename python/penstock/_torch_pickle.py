@@ -42,7 +42,7 @@ def storage_identity(storage: Any, key: str, location: str,
                      nbytes: Optional[int] = None) -> Tuple[Any, ...]:
     """Returns the persistent id of a typed or untyped storage.
 
-    `nbytes` is the length that the id states; None stands for the storage's own length."""
+    `nbytes` is the length that the id states; None means the storage's own length."""
     kind: Any = torch.UntypedStorage
     if isinstance(storage, torch.storage.TypedStorage):
         kind = getattr(torch, storage._pickle_storage_type())

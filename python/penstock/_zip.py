@@ -20,8 +20,8 @@ import sys
 import zlib
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-# A payload of at least LONG bytes begins at a multiple of PAGE in the file, any other payload at
-# a multiple of 64, as in the archives of torch.save.
+# A payload of at least LONG bytes begins at a multiple of PAGE bytes in the file. Any other payload
+# begins at a multiple of CACHE_LINE bytes, as in the archives of torch.save.
 LONG, PAGE, CACHE_LINE = 64 << 10, 4096, 64
 
 _LOCAL = struct.Struct("<IHHHHHIIIHH")

@@ -10,7 +10,7 @@
     engine.load_checkpoint("/ckpt")
 
 The files have DeepSpeed's names, and plain torch.load reads them. So a training can also continue
-without this package. Each file gets its name when all its bytes are on the drive. The file
+without this package. Each file appears under its name when all its bytes are on the drive. The file
 `latest` names the newest checkpoint. By default, DeepSpeed writes `latest` on rank 0 as soon as
 this rank has saved its own files. With this engine, DeepSpeed writes it after all ranks have saved
 their files."""

@@ -533,7 +533,7 @@ class Ranks(unittest.TestCase):
 # ---- the Checkpointer ----------------------------------------------------------------
 
 class Model:
-    """Stands in for a model or an optimizer: an object with state_dict and load_state_dict."""
+    """A replacement for a model or an optimizer: an object with state_dict and load_state_dict."""
 
     def __init__(self, value, shape=(300, 100)):
         self.weights = torch.full(shape, float(value))

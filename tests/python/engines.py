@@ -40,7 +40,7 @@ def raw(tensor):
 
 
 class Model:
-    """Stands in for a model that an engine has built; load_weights records the tensors.
+    """Replaces the model that an engine would build. load_weights records the tensors.
 
     If `keep` is true, the model holds all tensors at the same time, as some models do."""
 

@@ -325,8 +325,8 @@ class Prefetch(unittest.TestCase):
         same(self, dict(taken), ARRAYS)
 
     def test_closed(self):
-        """Closing stops the load. Tensors that were taken stay, and the safe_open can be closed
-        first."""
+        """Closing the loader stops the load. Tensors that were taken remain valid, and the
+        safe_open can be closed before the loader."""
         f = penstock.safe_open(FILE, "np")
         loader = f.prefetch()
         f.close()

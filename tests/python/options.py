@@ -64,7 +64,7 @@ class Signatures(unittest.TestCase):
 
 
 class Bar:
-    """Stands in for tqdm.auto.tqdm."""
+    """Replaces tqdm.auto.tqdm in the tests."""
 
     made = []
 
