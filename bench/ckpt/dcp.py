@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """dcp.py [OPTIONS]: measures saves and loads of torch.distributed.checkpoint in one process. Runs
-with torch's own storage and with penstock.torch alternate. Also measures the limits of the drive
-and of copies from the GPU.
+with torch's own storage and with penstock.torch alternate. Also measures the limits of both.
 
 Prints a table, and writes the raw numbers with --csv. Each row is the median of --runs runs:
 
@@ -10,9 +9,8 @@ Prints a table, and writes the raw numbers with --csv. Each row is the median of
   limit copy                copies from the GPU into one pinned buffer, made by torch
   save, load                the whole call, with fsync; the page cache is dropped before a load.
                             Each save writes into a folder that does not exist. The column data_s
-                            has the seconds in which the bytes moved, from Penstock's reports; in
-                            the rest of the call, the ranks plan and write the files that make the
-                            checkpoint complete (manifest and marker)
+                            has the seconds in which the bytes moved, from Penstock's reports; the
+                            rest of the call is planning, the manifest and the marker
   stall                     the time until async_save returns to the caller
   loop                      a fixed loop of GPU kernels, alone and while async_save writes
 """

@@ -10,9 +10,9 @@ with fsync, and load it again after it has left the page cache. The slowest rank
 checkpoint is then removed, so that the drive needs room for only one. The first and the last
 load are compared with what was saved.
 
-Prints a row for each save and load, their medians, and the times and the storage speed that follow
-from them for the whole model. Writes the rows with --csv. With --peer torch, the first
---peer-rounds rounds also run torch's FileSystemWriter and Reader."""
+Prints a row for each save and load, their medians, and what the whole model would need. Writes
+the rows with --csv. With --peer torch, the first --peer-rounds rounds also run torch's
+FileSystemWriter and Reader."""
 
 import argparse
 import csv

@@ -205,9 +205,8 @@ class StorageWriter(FileSystemWriter):
             returns an ObjectStorageWriter.
         stripe: folders on other drives, over which the parts are spread. The checkpoint's
             folder gets symbolic links to these parts.
-        parts: number of parts that this rank writes at the same time; None means one for
-            each drive, and for several on a tmpfs, where one file can take bytes from only one
-            thread at a time.
+        parts: number of parts that this rank writes at the same time. None means one for each
+            drive, or several on a tmpfs, where only one thread at a time can write to a file.
         checksums: whether to compute a CRC-32C of each item, and to write a manifest.
         durable: whether the save returns only when the checkpoint survives a power cut.
         overwrite: False refuses to save into a folder with a complete checkpoint. The files of

@@ -129,7 +129,7 @@ class Group:
 
 
 class ProcessGroup(Protocol):
-    """A torch.distributed.ProcessGroup."""
+    """The methods of torch.distributed.ProcessGroup that this module calls, for type checks."""
 
     def rank(self) -> int:
         """Returns this process's rank."""

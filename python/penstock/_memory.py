@@ -41,7 +41,7 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
 
 
 def allocate_as(dtype: str, shape: Sequence[int], device: Any, framework: str) -> Any:
-    """Allocates an uninitialised tensor, to which a load_into can load.
+    """Allocates an uninitialised tensor, into which load_into can load.
 
     On a GPU, torch allocates the tensor if the framework is torch. Otherwise returns a Tensor.
     Raises ValueError if torch has no such tensor."""

@@ -26,7 +26,7 @@ class ObjectInfo(NamedTuple):
     Attributes:
         name: its bucket and key, "bucket/key"; only the key if the client has a bucket.
         nbytes: its length in bytes.
-        etag: the store's mark of this version, without quotes.
+        etag: the entity tag, by which the store identifies this version, without quotes.
         modified: the time of its last change, in seconds since 1970; None if unknown.
     """
     name: str
