@@ -16,8 +16,8 @@
 #define EXPORT(name) __attribute__((export_name(#name), visibility("default")))
 
 /* Arguments of part_count, part_text and param_number: `part` is a table of a model, `field` a text
- * of a table's row, `number` a value of a parameter. core.js passes their numeric values, so it has
- * lists in the same order. */
+ * of a table's row, `number` a value of a parameter. core.js passes them as numbers, so its lists
+ * PARTS and FIELDS have the same order. */
 enum part { PARAMS, RESULTS, PRESETS };
 enum field { NAME, UNIT, CHOICES, ABOUT, SOURCE, FORMULA };
 enum number { DEFAULT, MIN, MAX };

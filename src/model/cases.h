@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists published figures, and checks with a model whether the inputs that the publisher gave lead
- * to the figure. */
+/* Lists figures that others have published, such as a bandwidth. Checks with a model whether the
+ * inputs that the publisher gave lead to the figure. */
 #ifndef PST_MODEL_CASES_H
 #define PST_MODEL_CASES_H
 
@@ -8,7 +8,7 @@
 
 /*
  * A published figure. `claim` states it in words. `set` has the inputs that its publisher gave.
- * With these inputs, the model named `model` computes its result named `result`. If the value is
+ * With these inputs, the model named `model` computes its result named `result`. If this result is
  * from `low` to `high`, the figure "follows" from its inputs: the model confirms it. If not, `note`
  * says why.
  */

@@ -14,7 +14,7 @@
 struct pst_model_space {
 	struct pst_sim_net net;
 	struct pst_sim_result result;
-	/* bytes a second of each stream, computed in closed form, without the simulator */
+	/* bytes a second of each stream, computed with a formula, without the simulator */
 	double closed[PST_SIM_STREAMS];
 	bool simulated; /* whether the last run used the simulator, so that `result` is valid */
 	/*

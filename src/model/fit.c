@@ -80,8 +80,8 @@ static void corners_sort(struct corner *c, unsigned count)
 }
 
 /* Makes one step of the minimisation by Nelder and Mead. Replaces the corner of the simplex that
- * has the largest error by a better point. If it finds none, moves the other corners
- * halfway to the best one. */
+ * has the largest error by a better point. If it finds none, moves the other corners halfway
+ * to the best one. */
 static void simplex_step(struct pst_fit *f, struct corner *c, int without)
 {
 	struct corner *worst = &c[f->free_count], reflected, other;

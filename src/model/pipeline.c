@@ -196,7 +196,8 @@ static const unsigned char dram_traffic[] = {
 struct hops {
 	/* slowest: which hop has the least bandwidth, as a value of the result slowest-hop */
 	unsigned count, slowest;
-	/* latency: sum of the latencies in us; inverse: sum of the times for 1,000 bytes, in us */
+	/* latency: sum of the hops' latencies in us; inverse: sum of the times in us that the hops
+	 * take for 1,000 bytes */
 	double latency, inverse, slowest_gbps;
 };
 

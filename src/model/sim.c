@@ -32,7 +32,8 @@ struct unit {
 	 * TLP arrived at the current link before the unit itself. tail_ps: time at which the unit's
 	 * last byte arrives there. */
 	uint64_t born_ps, ahead_ps, tail_ps;
-	/* next: index in pst_sim.units of the unit behind this one in a link's queue, or NONE */
+	/* next: index in pst_sim.units of the unit behind this one in a link's queue; NONE: the
+	 * last */
 	uint16_t stream, next;
 	uint8_t hop;
 	bool first; /* whether this is the first unit of its chunk */
@@ -134,7 +135,7 @@ static struct event event_take(struct pst_sim *s)
 
 /* ---- the arbiters ---- */
 
-/* Serves streams in turn. Bit i of `set` stands for stream i. Returns the lowest stream in the set
+/* Picks streams in turn. Bit i of `set` stands for stream i. Returns the lowest stream in the set
  * that is higher than `last`, or the lowest of all if there is none. The set must not be empty. */
 static unsigned stream_after(uint64_t set, unsigned last)
 {
@@ -150,7 +151,7 @@ static unsigned pick_wfq(const struct server *v)
 	for (uint64_t set = v->waiting; set; set &= set - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(set);
 
-		/* If several streams have the same finish time, picks the next of them after
+		/* If several streams have the same finish time, picks the one that follows
 		 * stream `last` in turn, so that the arbiter prefers no stream. */
 		if (best == NONE || v->finish[i] < v->finish[best] ||
 		    (v->finish[i] <= v->finish[best] && best <= v->last && i > v->last))
@@ -494,8 +495,8 @@ double pst_sim_capacity(const struct pst_sim_link *l, const struct pst_sim_opts 
 static double round_trip(const struct pst_sim_net *net, const struct pst_sim_stream *s,
 			 const struct pst_sim_opts *o)
 {
-	/* head: time at which the chunk's first TLP reaches a link; end: time at which its last
-	 * byte leaves the link; both are computed for one link of the path after the other */
+	/* The loop computes two times for each link in turn: the chunk's first TLP reaches the link
+	 * at `head`, and its last byte leaves the link at `end`. */
 	double head = 0, end = 0, latency = 0;
 
 	for (unsigned i = 0; i < s->hops; i++) {
@@ -510,9 +511,10 @@ static double round_trip(const struct pst_sim_net *net, const struct pst_sim_str
 	return end + latency;
 }
 
-/* The state of the computation of max-min fair rates. It raises the rates of all streams marked
- * `rising` at the same time. A stream stops when one of its links is full, or when it reaches its
- * own limit: the bytes that it keeps in flight, divided by the time of a chunk on idle links. */
+/* The state of the computation of max-min fair rates. The computation raises the rates of all
+ * streams marked `rising` at the same time. A stream stops when one of its links is full, or when
+ * it reaches its own limit: the bytes that it keeps in flight, divided by the time of a chunk on
+ * idle links. */
 struct fill {
 	/* For each link: the bytes a second that the stopped streams leave free, and the sum of
 	 * the weights of its rising streams. */

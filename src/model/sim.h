@@ -46,7 +46,7 @@ struct pst_sim_link {
 	unsigned number;    /* number of the link among the links of its kind, from 0 */
 	bool reverse;	    /* true for the direction of an uplink that leads away from the GPUs */
 	bool packets;	    /* whether the link carries TLPs (PCIe packets), which have overhead */
-	double bytes_per_s; /* bandwidth for payload and overhead together */
+	double bytes_per_s; /* bandwidth, which payload and overhead share */
 	double latency_ns;
 	double switch_ns; /* additional time of a chunk that follows another stream's chunk */
 };
@@ -70,7 +70,7 @@ struct pst_sim_opts {
 	enum pst_sim_arbiter arbiter;
 	double jitter; /* largest random change of a unit's time on a link: 0.02 is up to 2 % */
 	uint64_t seed;
-	double seconds; /* simulated time; the results leave out the first tenth as a warm-up */
+	double seconds; /* simulated time; the rates and latencies leave out the first tenth */
 	bool exact;	/* exact mode: simulates each TLP (PCIe packet) instead of whole chunks */
 };
 
@@ -96,8 +96,8 @@ const char *pst_sim_run(struct pst_sim *sim, const struct pst_sim_net *net,
 			const struct pst_sim_opts *opts, struct pst_sim_result *out);
 
 /* Returns a percentile of the chunks' latencies in ns, such as the median for p = 0.5. The share
- * `p` of the measured chunks had at most this latency. The value is rounded up: by at most 3 %, or
- * to 33 ns. Returns NaN if no chunk was measured. */
+ * `p` of the measured chunks had at most this latency. The value is rounded up by at most 3 %.
+ * Values below 32 ns become 33 ns. Returns NaN if no chunk was measured. */
 double pst_sim_percentile(const struct pst_sim_result *r, double p);
 
 /* Returns how many bytes of payload a link carries in a second. If `shared` is true, chunks of
