@@ -50,7 +50,7 @@ void gw_access_log_reopen(struct gw_access_log *log)
 	int fd = log ? log_file_open(log->path) : -1;
 
 	if (fd < 0)
-		return; /* keeps the old file, which can still be written */
+		return; /* the log file cannot be opened again, so keep writing to the old one */
 	pthread_rwlock_wrlock(&log->lock);
 	close(log->fd);
 	log->fd = fd;
@@ -73,7 +73,8 @@ static void put_number(struct pst_text *out, const char *name, uint64_t value)
 	pst_text_put_number(out, value);
 }
 
-/* Appends a member whose value is bytes from the network: bytes that are not ASCII are encoded. */
+/* Appends a JSON member whose value is bytes that a client sent. Percent-encodes spaces, control
+ * characters and bytes that are not ASCII. */
 static void put_bytes(struct pst_text *out, const char *name, const char *bytes, size_t len)
 {
 	struct pst_text text = {0};
@@ -87,8 +88,8 @@ static void put_bytes(struct pst_text *out, const char *name, const char *bytes,
 	free(text.at);
 }
 
-/* Appends the parameters of the query, except those that can belong to a signature of any
- * version. */
+/* Appends the request's query, but only the parameters that `names` lists. The list has no
+ * parameter of a signature, because a signature must not be logged. */
 static void put_query(struct pst_text *out, const char *query)
 {
 	static const char *const names[] = {"acl",

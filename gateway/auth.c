@@ -36,8 +36,8 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 
 	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
 		error = GW_AuthorizationQueryParametersError;
-	/* Some clients, such as s3cmd, then sign the request again, for the region that the element
-	 * Region of the error names. */
+	/* The hint becomes the element Region of the error. Some clients, such as s3cmd, then sign
+	 * the request again for this region. */
 	if (result == PST_SIGV4_WRONG_REGION)
 		req->hint = req->server->region;
 	if (result == PST_SIGV4_WRONG_REGION)

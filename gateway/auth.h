@@ -8,7 +8,8 @@
 
 #include "request.h"
 
-/* Returns true and sets the request's identity, or returns false after it has filled the reply. */
+/* Checks the signature of a request and the rights of its access key. Returns true and sets the
+ * request's `identity`, or returns false after it has filled the reply with an error. */
 bool gw_auth(struct gw_request *req);
 /* Checks the rights of the request's access key for bucket and operation. Returns false after it
  * has filled the reply. gw_auth does so, too. */

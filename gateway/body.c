@@ -22,8 +22,8 @@ static bool is_base64_of(const char *text, size_t len)
 	       pst_base64_parse(text, strlen(text), bytes, sizeof(bytes)) == (long)len;
 }
 
-/* Finds the checksum of the body: its value in a header, or the announcement that a trailer will
- * have it. */
+/* Reads from the headers which checksum the body must have. One header states its value, or the
+ * header x-amz-trailer announces that the value follows the body. */
 static bool sum_begin(struct gw_request *req)
 {
 	static const char prefix[] = "x-amz-checksum-";
@@ -31,7 +31,8 @@ static bool sum_begin(struct gw_request *req)
 	const char *wanted = gw_header(req, "x-amz-sdk-checksum-algorithm");
 	struct gw_body *body = &req->body;
 
-	/* In CompleteMultipartUpload, the checksum is that of the object. */
+	/* In CompleteMultipartUpload, the header has the checksum of the new object. It is not the
+	 * checksum of this body, which is a list of parts. gw_assemble checks it. */
 	if (!strcmp(req->http->method, "POST") && gw_param_find(req, "uploadId"))
 		return true;
 	for (unsigned i = 0; i < req->http->header_count; i++) {
@@ -177,8 +178,8 @@ bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind)
 	return !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
 }
 
-/* Appends bytes of a body that is kept in memory. Returns 0, or -1 after it has filled the reply
- * with an error. */
+/* Appends bytes to a body of the kind GW_BODY_TEXT, which stays in memory. Returns 0, or -1 after
+ * it has filled the reply with an error. */
 static int text_put(struct gw_request *req, const char *bytes, size_t len)
 {
 	struct gw_body *body = &req->body;

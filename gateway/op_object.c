@@ -16,7 +16,7 @@
 #include "xml_read.h"
 #include "xml_write.h"
 
-#define DELETE_MAX 1000 /* maximum number of keys in a request */
+#define DELETE_MAX 1000 /* maximum number of keys in a DeleteObjects request */
 
 /* The range of an object that a request asks for. */
 struct part {
@@ -102,8 +102,8 @@ static bool part_choose(struct gw_request *req, const struct gw_object *object, 
 	}
 }
 
-/* Adds the headers that are stored with the object. If the request states another value for one of
- * them, adds that value instead. */
+/* Adds the headers that are stored with the object. If a parameter such as response-content-type
+ * states another value for one of them, adds that value instead. */
 static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
 {
 	static const char *const overrides[] = {
@@ -186,7 +186,7 @@ void gw_op_get(struct gw_request *req)
 
 void gw_op_head(struct gw_request *req)
 {
-	/* In reply to HEAD, http.c sends the headers only. */
+	/* For HEAD, http.c sends only the headers of this reply. */
 	gw_op_get(req);
 }
 

@@ -10,7 +10,7 @@
 
 struct gw_pool;
 
-/* A piece of work. The owner keeps it until run() is called. */
+/* A piece of work. The owner must not free it before run() is called. */
 struct gw_job {
 	struct gw_job *next;
 	void (*run)(struct gw_job *job);

@@ -49,7 +49,7 @@ struct gw_request {
 	struct pst_sigv4_claim *claim;
 	int bucket_fd; /* -1 if the bucket is not open */
 	struct gw_body body;
-	/* the request's way to the upstream; NULL if it does not go there */
+	/* state of a request that goes to the upstream (upstream.c); otherwise NULL */
 	struct passage *passage;
 	void *state; /* state of the operation; gw_request_close frees it with free() */
 	/* Window of the client's memory from which the request's body is read, or into which the
@@ -57,8 +57,8 @@ struct gw_request {
 	struct penstock_object_remote *remote;
 	/* Session of hipobj-rc-v2 that the request carries out; NULL if there is none. */
 	struct gw_session *session;
-	char range[64]; /* header Range of a session */
-	bool moves;	/* whether the session is counted as a move */
+	char range[64]; /* value of the header Range, if `session` has set it */
+	bool moves;	/* whether gw_rdma_enter has counted this request */
 	bool has_crc64; /* whether the transport has computed `crc64` */
 	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved by RDMA */
 	enum gw_error error;
@@ -68,12 +68,13 @@ struct gw_request {
 };
 
 /* Finds bucket, key and parameters in the target and in the header Host. `domain` is the suffix of
- * hosts that name a bucket, or NULL. On an error, fills the reply and returns false. */
+ * a host that names a bucket, such as s3.example.com for BUCKET.s3.example.com, or NULL. On an
+ * error, fills the reply and returns false. */
 bool gw_request_parse(struct gw_request *req, const char *domain);
-/* Gives a request another method and target, in path style. `target` lives as long as the request.
- * Returns false after it has filled the reply with an error. */
+/* Gives a request another method and target, in path style. `target` must stay valid as long as the
+ * request. Returns false after it has filled the reply with an error. */
 bool gw_request_retarget(struct gw_request *req, const char *method, const char *target);
-/* Frees the request. Its body has been closed. */
+/* Frees the request, whose body must have been closed before. */
 void gw_request_close(struct gw_request *req);
 
 const char *gw_header(const struct gw_request *req, const char *name);

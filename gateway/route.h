@@ -36,7 +36,7 @@ bool gw_route(struct gw_request *req);
 /* Chooses req->op for the upstream: an operation that is not in the table is passed through, too.
  */
 void gw_route_any(struct gw_request *req);
-/* Number of operations, with one more for requests without an operation. */
+/* Returns the number of operations, plus one for requests without an operation. */
 unsigned gw_op_count(void);
 const char *gw_op_name(unsigned op);
 /* Returns whether an operation may take long: it syncs files, or reads whole folders. */

@@ -20,7 +20,8 @@
 #define TRAILERS_MAX 8	    /* maximum number of trailers */
 #define LENGTH_DIGITS_MAX 8 /* maximum number of digits of a chunk's length */
 
-/* Hash of no bytes, which the text of a chunk's signature contains in place of headers. */
+/* SHA-256 of an empty text. The text that a chunk's signature covers contains it in place of
+ * headers. */
 #define EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 enum state {
@@ -47,7 +48,7 @@ struct pst_chunked {
 
 	/* hash of the chunk's bytes; NULL if the body is not signed */
 	struct pst_hash *hash;
-	char expected[65]; /* the chunk's signature, as the client claims it */
+	char expected[65]; /* the signature that the client has sent with the chunk */
 	/* signature of the chunk before, which the next signature covers */
 	char previous[65];
 	char date[PST_SIGV4_DATE], region[65], service[33];
