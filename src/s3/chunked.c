@@ -41,7 +41,8 @@ struct pst_chunked {
 	/* number of bytes received of an additional empty line at the end */
 	unsigned extra;
 	bool trailer_proven; /* whether the signature of the trailers has been checked */
-	bool empty_line;     /* whether an empty line came before the trailers' signature */
+	/* whether an empty line came before the line with the trailers' signature */
+	bool empty_line;
 
 	char line[LINE_MAX_LEN];
 	size_t line_len;

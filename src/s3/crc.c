@@ -14,8 +14,8 @@
 
 #include "s3/crc_fold.h"
 
-/* Minimum number of bytes for which the CPU's instruction is used. The instruction leaves 64 bytes
- * to the tables; of fewer bytes, this would be a large part. */
+/* Minimum number of bytes for which the CPU's carry-less multiplication is used. It leaves 64 bytes
+ * to the tables, which would be a large part of fewer bytes. */
 #define FOLD_MIN 256
 
 static struct crc {

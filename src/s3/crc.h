@@ -19,11 +19,11 @@ enum pst_crc_kind {
 /* Returns the raw CRC of some bytes followed by the `len` bytes at `mem`. `raw` is the raw CRC of
  * the bytes before; 0 if there are none. */
 uint64_t pst_crc_raw(enum pst_crc_kind kind, uint64_t raw, const void *mem, size_t len);
-/* Does the same by tables, for CPUs that have no instruction for it. */
+/* Does the same as pst_crc_raw by tables, for CPUs without a carry-less multiplication. */
 uint64_t pst_crc_raw_tables(enum pst_crc_kind kind, uint64_t raw, const void *mem, size_t len);
 
 /* Returns the raw CRC of some bytes followed by `len` zero bytes. `raw` is the raw CRC of the bytes
- * before them. It takes time for each binary digit of `len`. */
+ * before them. The run time grows with the number of binary digits of `len`. */
 uint64_t pst_crc_shift(enum pst_crc_kind kind, uint64_t raw, uint64_t len);
 
 #endif

@@ -19,7 +19,7 @@ struct profile {
 	char region[65], endpoint[1025], ca_bundle[1025];
 	char services[129];	/* name of a section [services NAME] */
 	char s3_endpoint[1025]; /* endpoint_url of s3 in this section */
-	/* name of a setting that asks for another source of keys; "" if there is none */
+	/* name of the profile's setting that is in `foreign_settings`; "" if there is none */
 	char foreign[33];
 	/* whether `foreign` is role_arn, which takes precedence over keys */
 	bool role;
@@ -30,13 +30,13 @@ struct reading {
 	struct profile *profile;
 	const char *name; /* name of the profile */
 	bool config;	  /* whether sections are called [profile NAME] */
-	bool here;	  /* whether the section belongs to the profile */
+	bool here;	  /* whether the current section belongs to the profile */
 	const char *file;
 	char *why;
 	size_t why_len;
 };
 
-/* Settings that make AWS's tools get keys from elsewhere. */
+/* Settings with which AWS's tools get keys from a source that this library does not support. */
 static const char *const foreign_settings[] = {
 	"role_arn",	 "source_profile", "credential_source",	      "credential_process",
 	"sso_start_url", "sso_session",	   "web_identity_token_file", "login_session",
@@ -190,8 +190,8 @@ static int file_read(const char *file, struct bytes *out, char *why, size_t why_
 	ssize_t n = 1;
 
 	*out = (struct bytes){NULL, 0};
-	/* A folder that this user may not search is like a missing file: $HOME may be another
-	 * user's. */
+	/* Without permission to search a folder, the file counts as missing, because $HOME may
+	 * belong to another user. */
 	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || (errno == EACCES && stat(file, &st))))
 		return 0;
 	out->at = fd < 0 ? NULL : malloc(PST_INI_MAX + 2);
@@ -242,8 +242,8 @@ static int profile_read(const char *file, bool config, const char *name, struct 
 	return rc;
 }
 
-/* Finds the name of a file: the variable's value, or else ~/.aws/NAME. Writes "" if there is no
- * HOME. */
+/* Finds the name of a file: the value of the environment variable, or else ~/.aws/NAME. Writes ""
+ * if HOME is not set. */
 static int file_name(const char *variable, const char *name, char *out, size_t size, char *why,
 		     size_t why_len)
 {
@@ -423,7 +423,8 @@ int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char 
 	if (!asked)
 		profile = named ? variable : "default";
 	rc = files_read(f, profile, named, why, why_len);
-	/* As in AWS's tools, a profile that the caller asks for counts before the environment. */
+	/* As in AWS's tools, a profile that the caller names takes precedence over the
+	 * environment. */
 	if (!rc && !asked)
 		rc = environment_keys(&settings, why, why_len);
 	rc = rc ? rc : files_keys(f, profile, &settings, why, why_len);

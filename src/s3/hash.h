@@ -39,7 +39,7 @@ void pst_hash_close(struct pst_hash *hash);
 /* Computes the SHA-256 digest of `len` bytes as hex digits. Returns false and writes "" if there is
  * no memory. */
 bool pst_sha256_hex(const void *bytes, size_t len, char out[PST_SHA256_HEX]);
-/* Computes a keyed digest. Returns false if there is no memory; `out` is then not a digest, and a
+/* Computes HMAC-SHA-256. Returns false if there is no memory; `out` is then not a digest, and a
  * server must refuse the request. */
 bool pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
 		     unsigned char out[32]);

@@ -15,8 +15,8 @@ static const char *find(const struct pst_hipobj_source *in, const char *name)
 	return in->find(in->user, name);
 }
 
-/* Parses a number in hex digits. Returns false if it is greater than `max`. Some senders pad a
- * number to 16 digits. */
+/* Parses a number in hex digits. Returns false if it is greater than `max`. Up to 16 digits are
+ * allowed, because some senders pad a number with zeros. */
 static bool hex_parse(const char *text, uint64_t max, uint64_t *out)
 {
 	uint64_t n = 0;

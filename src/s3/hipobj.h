@@ -42,13 +42,14 @@
 #define PST_HIPOBJ_H_KEY "x-amz-rdma-mr-rkey"
 #define PST_HIPOBJ_H_ETAG "x-amz-rdma-etag"
 
-/* Returns the value of a header, whose name is in lower case, or NULL. */
+/* The headers of a message: find() returns the value of the header `name`, which is in lower case,
+ * or NULL. */
 struct pst_hipobj_source {
 	const char *(*find)(const void *user, const char *name);
 	const void *user;
 };
 
-/* A PREPARE. The texts are those of the headers. */
+/* The fields of a PREPARE. `target` and `token` point to the values of the headers. */
 struct pst_hipobj_prepare {
 	enum penstock_op op;
 	const char *target, *token;

@@ -21,8 +21,8 @@ struct pst_ini_setting {
 
 /*
  * Calls section() for each section and put() for each setting. A result other than 0 ends the
- * reading. `bytes` is changed. `file` is the file's name for messages. Returns 0, the result of a
- * function, or -EINVAL with a text in `why`.
+ * reading. `bytes` is changed. `file` is the file's name for messages. Returns 0, the result of
+ * section() or put(), or -EINVAL after it has written a message to `why`.
  */
 int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const char *name),
 		 int (*put)(void *user, const struct pst_ini_setting *setting), void *user,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements judge.h. judge_put and judge_get have one statement for each row of the tables of
- * responses; tests/unit/test_judge.c has a case for each row.
+ * Implements judge.h. The protocol has tables of the responses to GET and PUT. judge_put and
+ * judge_get have one statement for each row of these tables; tests/unit/test_judge.c has a case for
+ * each row.
  */
 #include "s3/judge.h"
 
@@ -21,7 +22,7 @@
 
 #define CRC64_DIGITS 12 /* length of 8 bytes in base64 */
 
-/* The headers that decide about a response, as numbers. */
+/* The values of the headers by which a response is judged, as numbers. */
 struct seen {
 	long reply; /* leading integer of x-amz-rdma-reply; 0: none */
 	bool has_bytes, has_total, has_length, has_range;
@@ -305,7 +306,8 @@ void pst_judge_final(uint64_t len, const struct penstock_object_reply *reply,
 	else if (reply->status == 412)
 		decide(v, PENSTOCK_OBJECT_ERROR, "HTTP status %d", reply->status);
 	else if (!is_success(reply->status))
-		/* Without a session, the server tells whether the request itself is wrong. */
+		/* The client then repeats the request by plain HTTP. The reply to that shows
+		 * whether the request itself is wrong. */
 		decide(v, PENSTOCK_OBJECT_RESEND, "the transfer failed: HTTP status %d %.64s",
 		       reply->status, reply->error ? reply->error : "");
 	else if (!seen.has_bytes || seen.bytes != len)

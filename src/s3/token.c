@@ -14,7 +14,7 @@
 
 #define HIPOBJ_BYTES 44 /* 1 + 4 + 16 + 4 + 8 + 8 + 1 + 2, see hipobj_parse */
 
-/* The rest of the text. */
+/* The part of a token's text that has not been parsed yet. */
 struct cursor {
 	const char *at, *end;
 };
@@ -103,8 +103,8 @@ static bool dc_parse(struct cursor *in, struct pst_token *t)
 	t->dc.has_gid = has_gid;
 	if (in->at == in->end)
 		return true;
-	/* The older form repeats address and length. A window must not be wider than the first
-	 * two fields say, so the repeated ones are not used. */
+	/* An older form of the token appends address and length once more. These copies are
+	 * ignored, because the window must not be longer than the first two fields state. */
 	return take(in, ':') && take_number(in, 16, 16, &again) && take(in, ':') &&
 	       take_number(in, 16, 16, &again);
 }
@@ -140,7 +140,8 @@ static bool hipobj_parse(struct cursor *in, struct pst_token *t)
 	t->hipobj.lid = (uint16_t)little_endian(raw + 42, 2);
 	if (in->at == in->end)
 		return true;
-	/* As with DC_V1, the first fields decide. */
+	/* Some senders append address and length once more. As with DC_V1, these copies are
+	 * ignored. */
 	return take(in, ':') && take_number(in, 1, 16, &again) && take(in, ':') &&
 	       take_number(in, 1, 16, &again);
 }
@@ -190,8 +191,8 @@ static int ofi_print(const struct pst_token *t, char *out, size_t size)
 			(unsigned long long)t->ofi.key);
 }
 
-/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because the server
- * must not ask a resolver on behalf of a client. */
+/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because a client
+ * must not be able to make the server send DNS queries. */
 static bool take_address(struct cursor *in, struct pst_token_place *place)
 {
 	unsigned char binary[16];

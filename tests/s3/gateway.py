@@ -199,7 +199,7 @@ def case_unknown_uploads():
         upload = client.create_multipart_upload(Bucket="other", Key="k")["UploadId"]
         standard = [f"/proc/{gateway.process.pid}/fd/{n}" for n in (0, 1, 2)]
         before = [os.readlink(path) for path in standard]
-        # The folder of uploads has no entry for data-1.
+        # The folder of uploads has an entry for the bucket `other`, and none for data-1.
         for bucket in ("data-1", "other"):
             for word in ("x", "../" * 4, "0" * 32, "f" * 33, upload[:-1] + "/"):
                 for call, more in ((client.list_parts, {}), (client.abort_multipart_upload, {}),

@@ -160,7 +160,8 @@ def case_foreign_sessions():
 
 
 def case_queue_pair_that_does_not_exist():
-    """If no queue pair of a client exists, the gateway gives up the transfer and stores nothing."""
+    """If the queue pair that a READY names does not exist, the transfer fails, and the gateway
+    stores nothing."""
     with Setup(flags=FLAGS) as s:
         s.source(4096)
         s.copy(s.path("source"), url("key"))

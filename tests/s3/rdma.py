@@ -416,8 +416,8 @@ def case_drain_refuses_queued_requests():
 
 
 def case_drain_waits_for_transfers():
-    """After SIGTERM, the gateway waits for the end of a transfer by RDMA, which is an error in
-    this case."""
+    """After SIGTERM, the gateway waits until a transfer by RDMA has ended. In this case, the
+    transfer ends with an error."""
     with Setup() as s, Stalled() as stalled:
         results = []
         thread = threading.Thread(target=lambda: results.append(failure(
