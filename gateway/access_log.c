@@ -15,7 +15,8 @@
 
 struct gw_access_log {
 	char *path;
-	pthread_rwlock_t lock; /* held for writing while `fd` changes */
+	/* a thread that writes a line holds it for reading; `fd` changes under the write lock */
+	pthread_rwlock_t lock;
 	int fd;
 };
 
@@ -172,7 +173,8 @@ void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, 
 	put_bytes(&line, "agent", agent ? agent : "", agent ? strnlen(agent, 200) : 0);
 	pst_text_put_str(&line, "}\n");
 	pthread_rwlock_rdlock(&log->lock);
-	/* If a line is lost, for example because the disk is full, the request must not fail. */
+	/* A line may be lost, for example because the disk is full. The request must not fail for
+	 * this reason, so ignore the error. */
 	if (!line.failed && write(log->fd, line.at, line.len) < 0)
 		(void)errno;
 	pthread_rwlock_unlock(&log->lock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The access log: a JSON object for each request, on a line of its own. Called by serve.c. It must
- * never contain a secret, a signature or a session token. So a line has no headers, and only those
- * parameters of the query that access_log.c lists.
+ * The access log: a JSON object for each request, on a line of its own. Called by serve.c and
+ * front.c. It must never contain a secret, a signature or a session token. So a line has no
+ * headers, and only those parameters of the query that access_log.c lists.
  */
 #ifndef GW_ACCESS_LOG_H
 #define GW_ACCESS_LOG_H

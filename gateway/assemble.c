@@ -146,7 +146,8 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 	return true;
 }
 
-/* Collects the object's metadata. On an error, fills the reply and returns false. */
+/* Collects the new object's metadata in `a->meta`. On an error, fills the reply and returns
+ * false. */
 static bool meta_finish(struct work *w, const char *id, struct gw_assembly *a)
 {
 	unsigned char digest[PST_HASH_MAX];

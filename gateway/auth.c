@@ -8,8 +8,8 @@
 
 #include "route.h"
 
-/* Returns whether a header on which the gateway acts occurs twice. A proxy or server on the way
- * could have acted on the other value. */
+/* Returns whether a header on which the gateway acts occurs twice. Such a request is refused,
+ * because a proxy on the way could have acted on the other value. */
 static bool has_double_header(const struct gw_request *req)
 {
 	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
@@ -52,7 +52,7 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 	return false;
 }
 
-/* Checks the signature. */
+/* Checks the request's signature. On an error, fills the reply and returns false. */
 static bool signature_check(struct gw_request *req)
 {
 	const char *payload = gw_header(req, "x-amz-content-sha256");

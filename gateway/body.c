@@ -95,14 +95,16 @@ static bool digests_begin(struct gw_request *req)
 	 * have to read all its bytes. */
 	if (md5 || (body->kind == GW_BODY_FILE && req->server->md5 && !req->remote)) {
 		body->md5_hash = pst_hash_open(PST_HASH_MD5);
-		/* If MD5 is not available, as in FIPS mode, the ETag is opaque. */
+		/* Without MD5, as in FIPS mode, the ETag is opaque. But a header Content-MD5 cannot
+		 * be checked then. */
 		if (!body->md5_hash && md5)
 			return gw_fail(req, GW_NotImplemented, "MD5 is not available.") == 0;
 	}
 	return true;
 }
 
-/* Finds out how the body is encoded. */
+/* Reads from x-amz-content-sha256 whether the body has the encoding aws-chunked, or which SHA-256
+ * digest it must have. On an error, fills the reply and returns false. */
 static bool payload_begin(struct gw_request *req)
 {
 	const char *payload = gw_header(req, "x-amz-content-sha256");
@@ -137,7 +139,8 @@ static bool length_parse(const char *text, uint64_t *out)
 	return true;
 }
 
-/* Finds the length that the decoded body must have. */
+/* Reads from the headers which length the decoded body must have. On an error, fills the reply and
+ * returns false. */
 static bool length_begin(struct gw_request *req)
 {
 	const char *length = gw_header(req, "content-length");
@@ -206,8 +209,8 @@ void gw_body_note(struct gw_request *req, const char *bytes, size_t len)
 	body->got += len;
 }
 
-/* Handles bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply with an
- * error. */
+/* Hashes a piece of the decoded body, and stores it in the place for the body's kind. Returns 0, or
+ * -EPIPE after it has filled the reply with an error. */
 static int decoded_put(void *user, const char *bytes, size_t len)
 {
 	struct gw_request *req = user;

@@ -34,7 +34,7 @@ struct gw_body {
 	uint64_t want, got;    /* length of the decoded body: expected, received */
 	uint64_t max;	       /* maximum length of the decoded body */
 	bool want_known;
-	char md5[33]; /* hex digits; "" if it was not computed */
+	char md5[33]; /* MD5 digest of the body in hex digits; "" if it was not computed */
 	/* The checksum, in base64, and its kind; PST_HASH_KINDS if there is none. */
 	enum pst_hash_kind sum_kind;
 	char sum[48];
@@ -60,7 +60,8 @@ bool gw_body_put(struct gw_request *req, const char *bytes, size_t len);
 /* Handles a piece of a body that came by RDMA and is already in its file: only hashes and counts
  * it. */
 void gw_body_note(struct gw_request *req, const char *bytes, size_t len);
-/* Checks the body as a whole. On an error, fills the reply and returns false. */
+/* Called at the end of the body: checks its length, hashes and checksums. On an error, fills the
+ * reply and returns false. */
 bool gw_body_end(struct gw_request *req);
 void gw_body_close(struct gw_request *req);
 

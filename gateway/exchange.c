@@ -18,8 +18,8 @@
 
 #define CONNECT_MS 5000
 #define CONNECT_TRIES 3
-/* A connection that has been idle for longer is not used again. Most servers close idle connections
- * after more than 5 s, so the upstream has probably not closed it at this time. */
+/* A connection that has been idle for longer than this time in ns is not used again. Most servers
+ * close idle connections after more than 5 s, so the upstream has probably not closed it before. */
 #define IDLE_NS 4000000000u
 #define INTERIM_MAX 8 /* maximum number of interim replies (1xx) */
 
@@ -318,8 +318,8 @@ static int window_send(struct exchange *x)
 	}
 }
 
-/* Sends the head and the body of the request. A body that fits in the ring stays there, so that the
- * request can be repeated. */
+/* Sends the head and the body of the request. A body that fits in the stream's ring buffer stays
+ * there, so that the request can be repeated. */
 static int request_send(struct exchange *x)
 {
 	const struct gw_exchange_request *request = x->request;
@@ -444,8 +444,8 @@ static ssize_t body_read(struct exchange *x, char *bytes, size_t len)
 	return (ssize_t)len;
 }
 
-/* Passes on the last `left` bytes of a body whose length is known, or the rest of a body that ends
- * with the connection. */
+/* Passes the last `left` bytes of a body to the client. If the length of the body is not known,
+ * passes all bytes until the upstream closes the connection. */
 static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint64_t left)
 {
 	while (left) {
@@ -514,7 +514,8 @@ static bool window_takes(struct gw_window *window, const struct pst_http_head *h
 	if (!window || window->reads || window->error ||
 	    (head->status != 200 && head->status != 206))
 		return false;
-	/* The length of the body is not known, or the window is too short for it. */
+	/* If the length of the body is not known, or the window is too short, the client gets the
+	 * body by HTTP. */
 	if (head->chunked || !head->has_length || head->length > window->length)
 		window->error = -ERANGE;
 	return !window->error;

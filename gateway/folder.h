@@ -17,8 +17,8 @@
  * or a negative errno. */
 int gw_open_beneath(int dir, const char *path, int flags);
 
-/* Returns whether an errno of a call with a path means that there is no such object or folder: it
- * has been removed, or its name belongs to something else. */
+/* Returns whether an errno of a call with a path means that the object or folder does not exist: it
+ * has been removed, or a file of another type, such as a symbolic link, has its name. */
 bool gw_is_gone(int code);
 
 /* If a folder needs the name of an object's file, the file becomes %self in the folder. The link
@@ -39,7 +39,8 @@ bool gw_folder_is_young(int dir);
  * they are empty. Does not remove the bucket. */
 void gw_folder_prune(int bucket, const char *path);
 
-/* Removes all empty folders beneath a folder. Returns 0, or -ENOTEMPTY if anything else remains. */
+/* Removes all empty folders beneath a folder. `depth` is 0; the function counts it up when it calls
+ * itself. Returns 0, or -ENOTEMPTY if anything else remains. */
 int gw_folder_empty(int dir, unsigned depth);
 
 /* Writes a random name of 32 hex digits, which no other file in a folder of the store has. */

@@ -44,14 +44,14 @@ static bool is_long(const struct gw_request *req)
 	return gw_op_is_long(req->op) || gw_header(req, "x-amz-rdma-token") || req->session;
 }
 
-/* Finds the operation, and checks signature and rights. Returns false after it has filled the
- * reply.
- */
+/* Finds the request's operation, and checks its signature and rights. On an error, fills the reply
+ * and returns false. */
 static bool operation_find(struct gw_request *req)
 {
 	if (!gw_route(req) || !gw_auth(req))
 		return false;
-	/* A READY becomes the request of its session. */
+	/* A READY of hipobj-rc-v2 becomes the GET or PUT that its session has prepared. So its
+	 * operation and its rights are determined again. */
 	return req->op->run != gw_op_ready ||
 	       (gw_hipobj_begin(req) && gw_route(req) && gw_auth_rights(req));
 }
@@ -183,7 +183,8 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 	http->reply.status = 200;
 }
 
-/* Replies whether the gateway can do its work. */
+/* Fills the reply to a health check: status 503 if the root is gone or the gateway is about to
+ * stop, else 200. */
 static void health_reply(struct gw_front *front, struct gw_http_request *http)
 {
 	bool gone = !front->server.upstream &&

@@ -191,7 +191,7 @@ static void body_read(struct gw_reply *reply)
 	reply->body = (struct pst_text){.at = bytes, .len = reply->len, .capacity = reply->len};
 }
 
-/* Gives libmicrohttpd the next bytes of a body out of a stream. */
+/* Copies the next bytes of a reply's body from the request's stream (stream.h) to libmicrohttpd. */
 static ssize_t stream_read(void *cls, uint64_t pos, char *bytes, size_t len)
 {
 	struct gw_http_request *req = cls;
@@ -484,8 +484,8 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 }
 
 /* Called by libmicrohttpd before it accepts a connection. Refuses it if all threads of this server
- * together have too many. libmicrohttpd's own limit does not serve: it counts for each thread, and
- * a thread at its limit no longer answers some of its connections (version 0.9.75). */
+ * together have too many connections. libmicrohttpd's own limit cannot be used: it counts for each
+ * thread, and a thread at its limit no longer answers some of its connections (version 0.9.75). */
 static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
 {
 	struct gw_http *http = cls;
@@ -538,7 +538,8 @@ bool gw_http_has_tls(void)
 	return MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES;
 }
 
-/* Divides "ADDRESS:PORT" in place. Returns the port, or NULL. */
+/* Splits "ADDRESS:PORT" in place into *host and the port, which it returns. Returns NULL if the
+ * text is malformed. */
 static char *address_split(char *text, char **host)
 {
 	char *colon = strrchr(text, ':');

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An HTTP server: connections, TLS, request heads and bodies, replies. http.c is the only file that
- * calls libmicrohttpd. Called by serve.c. The caller's functions (struct gw_http_calls) handle the
- * requests. A request that breaks a limit must never reach these functions.
+ * calls libmicrohttpd. Started by serve.c. The functions of struct gw_http_calls, which front.c
+ * implements, handle the requests. A request that breaks a limit must never reach these functions.
  */
 #ifndef GW_HTTP_H
 #define GW_HTTP_H
@@ -85,7 +85,7 @@ struct gw_http_calls {
 	/* Called when the upstream's reply has arrived in the request's stream. Fills the reply
 	 * with the upstream's status and headers. */
 	void (*answer)(void *owner, struct gw_http_request *req);
-	/* Returns whether end() may take long. A worker thread then calls it. */
+	/* Returns whether end() may take long. If so, a worker thread calls end(). */
 	bool (*is_long)(void *owner, struct gw_http_request *req);
 	/* Called when the reply has been sent (`complete`), or when the connection has ended
 	 * before. Frees req->user. Also called for refused requests. */
@@ -126,8 +126,8 @@ void gw_reply_header(struct gw_reply *reply, const char *name, const char *value
 const char *gw_reply_header_find(const struct gw_reply *reply, const char *name);
 /* Returns the value of a request's header, or NULL. The name is in lower case. */
 const char *gw_http_header(const struct gw_http_request *req, const char *name);
-/* Changes or adds a header of a request. The strings must live as long as the request. Returns
- * false if there are too many headers. */
+/* Changes or adds a header of a request. The strings must stay valid as long as the request.
+ * Returns false if there are too many headers. */
 bool gw_http_header_set(struct gw_http_request *req, const char *name, const char *value);
 
 #endif

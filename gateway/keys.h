@@ -42,7 +42,7 @@ struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len);
 struct gw_keys *gw_keys_hold(struct gw_keys *keys);
 void gw_keys_release(struct gw_keys *keys);
 
-/* Returns the key with a name, or NULL. */
+/* Returns the access key `name`, or NULL. */
 const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
 /* Returns the first access key in the file that has no keys for the upstream, or NULL. */
 const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys);

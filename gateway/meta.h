@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The metadata of an object or a part: ETag, headers, user metadata and checksums, as names with
- * values. They are in the extended attribute user.penstock.object of the object's file. If the file
- * system has no extended attributes, or too little room for them, they are in a separate file in
- * the store's folder `meta`. The name of this file contains the inode and the time of the object's
- * file. A record also contains the length and the time of the object's file. If a POSIX program
- * changes that file, the record is no longer valid. Called by store.c and by the operations.
+ * values. All of them together are one record. The record is in the extended attribute
+ * user.penstock.object of the object's file. If the file system has no extended attributes, or too
+ * little room for them, the record is a separate file in the store's folder `meta`. The name of
+ * this file contains the inode and the modification time of the object's file. A record also
+ * contains the length and the modification time of the object's file. So a record becomes invalid
+ * if a POSIX program changes that file. Called by store.c and by the operations.
  */
 #ifndef GW_META_H
 #define GW_META_H
@@ -15,7 +16,7 @@
 
 #include "common/text.h"
 
-#define GW_META_MAX 16384 /* maximum length of a record in bytes */
+#define GW_META_MAX 16384 /* maximum length of a metadata record in bytes */
 #define GW_ETAG_MAX 80
 
 /* Metadata of an object or part. All members must be 0 before the first use. */

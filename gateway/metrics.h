@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of a gateway in the text format of Prometheus. Called by serve.c for each request. No
+ * Counters of a gateway in the text format of Prometheus. Called by front.c for each request. No
  * label may contain what a client has sent.
  */
 #ifndef GW_METRICS_H
@@ -45,12 +45,12 @@ struct gw_metrics {
 /* Counts a request. `op` is the operation's number. */
 void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
 		      uint64_t out, uint64_t duration_ns);
-/* Writes all counters except those of the upstream's replies. `op_name` returns the name of an
- * operation. */
+/* Writes all counters except those that gw_metrics_write_upstream writes. `op_name` returns the
+ * name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
 		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
 		      struct pst_text *out);
-/* Writes the counters of the upstream's replies. */
+/* Writes the counters that only a gateway with an upstream needs. */
 void gw_metrics_write_upstream(const struct gw_metrics *metrics, struct pst_text *out);
 
 #endif

@@ -225,7 +225,8 @@ void gw_hipobj_end(struct gw_request *req)
 	put_protocol(req);
 	if (req->failed || reply->status / 100 != 2)
 		return;
-	/* The transfer of a range is complete in itself, so the status is 200 and not 206. */
+	/* The operation may have set status 206, because a session has a range. But the reply to a
+	 * READY has status 200. */
 	reply->status = 200;
 	snprintf(cookie, sizeof(cookie), "%08x", req->session->cookie);
 	gw_header_add(req, PST_HIPOBJ_H_COOKIE, cookie);

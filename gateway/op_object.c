@@ -21,7 +21,7 @@
 /* The range of an object that a request asks for. */
 struct part {
 	uint64_t at, len;
-	bool partial; /* whether the reply is 206 */
+	bool partial; /* whether the reply has status 206 (Partial Content) */
 	/* number of parts of the object if the request names a part; otherwise 0 */
 	unsigned parts;
 };
@@ -308,7 +308,7 @@ static int deletion_compare(const struct deletion *d, unsigned i, enum gw_error 
 	return *error == GW_PreconditionFailed ? -EINVAL : 0;
 }
 
-/* Deletes an object and appends the result. */
+/* Deletes the object of entry `i`, and appends the result to the reply. */
 static void delete_one(struct deletion *d, unsigned i, struct pst_text *out)
 {
 	enum gw_error error = GW_ERROR_COUNT;
@@ -394,7 +394,8 @@ static bool attribute_wanted(const char *list, const char *name)
 	return false;
 }
 
-/* Returns whether the list is not empty and contains only known names of attributes. */
+/* Returns whether a list of attributes (x-amz-object-attributes) is not empty and contains only
+ * known names. */
 static bool attributes_known(const char *list)
 {
 	static const char *const names[] = {"ETag", "Checksum", "ObjectParts", "StorageClass",

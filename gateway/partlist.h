@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lengths of an object's parts as a text, the item "parts" of its metadata: lengths separated
- * by commas, each with "xN" for N equal parts in a row. Called by op_object.c and op_multipart.c.
+ * The lengths of an object's parts as a text, the item "parts" of its metadata. The lengths are
+ * separated by commas, and "xN" after a length stands for N equal parts in a row, as in
+ * "8388608x3,1000". Called by op_object.c and assemble.c.
  */
 #ifndef GW_PARTLIST_H
 #define GW_PARTLIST_H

@@ -341,7 +341,7 @@ int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, v
 	return move(req, op, at, &seg);
 }
 
-/* Adds the headers for the outcome of a move to the reply. */
+/* Adds headers to the reply that report the outcome of a move (a transfer by RDMA). */
 static void put_headers(struct gw_request *req, enum penstock_op op,
 			enum penstock_object_outcome outcome, uint64_t bytes, bool ranged)
 {
@@ -367,7 +367,7 @@ static const char *token_of(const struct gw_request *req)
 }
 
 /* Checks the request's token. Returns 0 if the gateway can serve it, -EOPNOTSUPP if it declines the
- * token, or -EBADMSG. */
+ * token, or -EBADMSG if the token is malformed. */
 static int token_resolve(struct gw_request *req)
 {
 	const char *token = token_of(req);

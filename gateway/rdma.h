@@ -62,10 +62,10 @@ void gw_rdma_leave(struct gw_request *req);
  * fills the reply and returns false. If the request has a token, gw_rdma_receive then reads the
  * client's window. */
 bool gw_rdma_check(struct gw_request *req);
-/* Reads the window of a request that stores an object, in place of the request's body. Does nothing
+/* Reads the client's window, in place of the body of a request that stores an object. Does nothing
  * for a request without a token. On an error, fills the reply and returns false. */
 bool gw_rdma_receive(struct gw_request *req);
-/* Adds the headers of RDMA to the reply to a request that has stored an object. */
+/* Adds the headers that report the transfer by RDMA, after a request has stored an object. */
 void gw_rdma_stored(struct gw_request *req);
 /* Fills the reply to a request whose window could not be read. `code` is the negative errno. */
 void gw_rdma_store_fail(struct gw_request *req, int code);
@@ -100,7 +100,7 @@ bool gw_rdma_length(struct gw_request *req);
  * negative errno: -EOPNOTSUPP if nothing has moved because the window cannot be reached. */
 int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, void *bytes,
 		     size_t len);
-/* Adds the headers of RDMA to the reply to a GET whose object has moved. */
+/* Adds the headers that report the transfer by RDMA to the reply to a GET. */
 void gw_rdma_sent(struct gw_request *req, uint64_t bytes, bool ranged);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A request to S3: its bucket, key and parameters, found in the bytes from the network, and
- * functions that fill its reply. Called by serve.c and by the operations. A key is arbitrary bytes
+ * functions that fill its reply. Called by front.c and by the operations. A key is arbitrary bytes
  * without NUL, and it is decoded exactly once.
  */
 #ifndef GW_REQUEST_H
@@ -35,7 +35,7 @@ struct gw_request {
 	const char *query;  /* query of the target, not decoded; "" if there is none */
 	const char *bucket; /* decoded; NULL for requests to the service */
 	const char *key;    /* decoded; NULL for requests to a bucket */
-	/* "prepare" in POST /.hipobj-rc/prepare; NULL for all requests with another path */
+	/* last part of a path that begins with /.hipobj-rc/, such as "prepare"; otherwise NULL */
 	const char *control;
 	size_t key_len;
 	struct gw_param params[GW_PARAMS_MAX];
@@ -90,8 +90,8 @@ int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallba
 /* Fills the reply with an error. Returns -1. `fmt` is NULL for the default message. */
 int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Fills the reply with the error for an errno (negative or positive). `what` is the error that
- * stands for ENOENT. */
+/* Fills the reply with the S3 error for an errno (negative or positive). `what` is the S3 error to
+ * use for ENOENT. */
 int gw_fail_errno(struct gw_request *req, int code, enum gw_error what);
 /* Begins a reply with an XML document. Returns the text to which the caller appends. */
 struct pst_text *gw_reply_xml(struct gw_request *req, unsigned status);
@@ -101,7 +101,8 @@ void gw_header_number(struct gw_request *req, const char *name, uint64_t value);
 /* Adds the header ETag, with quotes. */
 void gw_header_etag(struct gw_request *req, const char *etag);
 
-/* Writes a time as "Sun, 22 Nov 2026 19:00:00 GMT", or as "2026-11-22T19:00:00.000Z". */
+/* gw_http_date writes a time as "Sun, 22 Nov 2026 19:00:00 GMT", and gw_iso_date as
+ * "2026-11-22T19:00:00.000Z". */
 void gw_http_date(time_t when, char out[40]);
 void gw_iso_date(const struct timespec *when, char out[40]);
 /* Parses a date of HTTP. Returns false if it is malformed. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operations of S3 that the gateway has, and the choice of one by method and parameters. Called
- * by front.c. An operation that is not in the table must get 501, never another operation's answer.
+ * The operations of S3 that the gateway implements, and the choice of one by method and parameters.
+ * Called by front.c. An operation that is not in the table must get status 501, never another
+ * operation's answer.
  */
 #ifndef GW_ROUTE_H
 #define GW_ROUTE_H
@@ -33,8 +34,8 @@ struct gw_op {
 /* Chooses req->op by method, path and parameters. On an error, fills the reply and returns
  * false. */
 bool gw_route(struct gw_request *req);
-/* Chooses req->op for the upstream: an operation that is not in the table is passed through, too.
- */
+/* Chooses req->op if the gateway has an upstream. An operation that is not in the table is passed
+ * through, too. */
 void gw_route_any(struct gw_request *req);
 /* Returns the number of operations, plus one for requests without an operation. */
 unsigned gw_op_count(void);

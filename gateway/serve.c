@@ -103,7 +103,7 @@ static struct gw_http *http_start(struct gateway *g)
 	http.key = key;
 	if (!o->cert || key)
 		started = gw_http_start(&http, g->why, g->why_len);
-	/* libmicrohttpd has copied both texts. */
+	/* libmicrohttpd has copied both texts, so they can be overwritten and freed. */
 	pem_free(cert);
 	pem_free(key);
 	return started;

@@ -23,7 +23,7 @@ struct gw_server {
 	const char *domain;
 	/* whether the ETag of an object that a single PUT has stored is its MD5 digest */
 	bool md5;
-	uint64_t body_max;	   /* longest body of an object or a part */
+	uint64_t body_max;	   /* maximum length in bytes of an object's or a part's body */
 	atomic_ullong text_bytes;  /* bytes of all bodies that are kept in memory */
 	pthread_mutex_t keys_lock; /* protects `keys` */
 	struct gw_keys *keys;

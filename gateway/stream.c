@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 /* Number of bytes of the ring that must be free, or filled, before a suspended connection is
- * resumed. With fewer, its thread would be woken for each piece. */
+ * resumed. With a smaller number, the connection's thread would be woken for each piece. */
 #define STEP (GW_STREAM_RING / 4)
 
 struct gw_stream *gw_stream_open(uint64_t want, void (*freed)(void *owner), void *owner)

@@ -22,7 +22,7 @@
 /* Maximum length in bytes of a body that stays in the ring until it is complete. It is less than
  * the ring, because bytes of the encoding follow the last byte of the body. */
 #define GW_STREAM_WHOLE (GW_STREAM_RING - (16u << 10))
-/* maximum number of bytes that http.c holds in memory besides the ring */
+/* maximum number of a body's bytes that libmicrohttpd holds in memory besides the ring */
 #define GW_STREAM_BLOCK (64u << 10)
 /* Memory of one request, in bytes, that counts against the limit --buffer-memory. */
 #define GW_STREAM_COST (GW_STREAM_RING + GW_STREAM_BLOCK)
@@ -52,10 +52,11 @@ struct gw_stream {
 	bool checked;
 	/* the upstream has replied and takes no more bytes of the body */
 	bool discards;
-	bool cancelled;		/* the client has gone, or the request is refused */
-	bool parked;		/* the connection of the client is suspended */
-	bool replied;		/* the members of the reply, or `failure`, are set */
-	enum gw_stream_end end; /* how the reply's body ends */
+	bool cancelled; /* the client has gone, or the request is refused */
+	bool parked;	/* the connection of the client is suspended */
+	bool replied;	/* the members of the reply, or `failure`, are set */
+	/* whether the reply's body goes on, is complete or has broken off */
+	enum gw_stream_end end;
 	enum gw_stream_failure failure;
 	unsigned status;
 	bool has_length;

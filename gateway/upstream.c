@@ -34,7 +34,8 @@
 struct gw_upstream {
 	struct gw_links *links;
 	struct pst_http_endpoint *endpoint;
-	struct pst_s3_settings settings; /* default keys, and the region */
+	/* the gateway's default access key at the upstream, and the region */
+	struct pst_s3_settings settings;
 	/* cache of signing keys for the default secret; NULL if there is no memory for it */
 	struct pst_sigv4_day *day;
 	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
@@ -224,7 +225,7 @@ static struct passage *passage_open(struct gw_upstream *u, uint64_t want, bool w
 	return p;
 }
 
-/* Runs the exchange of a passage, on a thread of the pool. */
+/* Runs the exchange of a passage (a request to the upstream), on a thread of the pool. */
 static void passage_run(struct gw_job *job)
 {
 	struct passage *p = (struct passage *)((char *)job - offsetof(struct passage, job));
@@ -579,7 +580,7 @@ bool gw_upstream_begin(struct gw_request *req)
 	req->http->stream = req->passage->stream;
 	if (window && !window_begin(req, stores))
 		return false;
-	/* If the passage has a window, the exchange starts in gw_upstream_end. */
+	/* If one of the bodies moves by RDMA, the exchange starts in gw_upstream_end. */
 	if (req->passage->has_window)
 		return true;
 	return req->body.want <= GW_STREAM_WHOLE || passage_start(req);
@@ -600,7 +601,7 @@ bool gw_upstream_end(struct gw_request *req)
 	return p->started || passage_start(req);
 }
 
-/* Adds the headers of RDMA to a reply of the upstream. */
+/* Adds the headers that report the transfer by RDMA to a successful reply. */
 static void rdma_answer(struct gw_request *req)
 {
 	const struct passage *p = req->passage;

@@ -18,7 +18,8 @@
 
 enum entry_kind { ENTRY_FILE, ENTRY_SELF, ENTRY_FOLDER };
 
-/* An entry of a folder. `text` is the part of the key, with a slash if the entry is a folder. */
+/* An entry of a folder. `text` is the entry's part of the key, with a slash at its end if the entry
+ * is a folder. */
 struct entry {
 	char *text, *path;
 	size_t len;
@@ -132,7 +133,7 @@ static int type_of(int dir, const struct dirent *entry)
 struct collecting {
 	struct page *page;
 	int dir;
-	const char *path; /* leads to the folder */
+	const char *path; /* from the walked folder to this one: empty, or ends with a slash */
 	/* if the folder's name stands for a piece of a long component (keypath.h): the component's
 	 * bytes up to this folder */
 	const char *before;
@@ -250,7 +251,7 @@ static int walk_entry(struct gw_walk *walk, int dir, char *key, size_t key_len,
 	int inner, ret;
 
 	memcpy(key + key_len, entry->text, entry->len);
-	/* object() may have set `skip` since the page was collected. */
+	/* object() may have set `skip` since the page was collected, so check again. */
 	if (!is_wanted(walk, key, len, entry->kind == ENTRY_FOLDER))
 		return 0;
 	if (entry->kind == ENTRY_FILE)

@@ -19,8 +19,9 @@
 struct gw_watched {
 	struct gw_watched *next, **prev;
 	int fd;
-	/* Time in seconds at which the phase began, times PHASES, plus the phase. One atomic member
-	 * has both, so that the threads of the HTTP server need no lock. */
+	/* Time in seconds at which the connection's phase (watch.h) began, times PHASES, plus the
+	 * phase. One atomic member has both, so that the threads of the HTTP server need no
+	 * lock. */
 	_Atomic uint64_t state;
 	/* Only the watching thread uses the members that follow. */
 	uint64_t seen; /* value of `state` when the current measuring period began */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the XML of requests: calls a function for each element with text. xml_read.c is the only
- * file that calls expat. Called by the operations. The input comes from the network: documents with
- * a DTD are refused, so that no entity is ever expanded or loaded.
+ * Reads the XML of requests: calls begin() and end() for each element. xml_read.c is the only file
+ * that calls expat. Called by the operations. The input comes from the network: documents with a
+ * DTD are refused, so that no entity is ever expanded or loaded.
  */
 #ifndef GW_XML_READ_H
 #define GW_XML_READ_H

@@ -53,7 +53,8 @@ enum pl_limit {
 	PL_LIMITS,
 };
 
-/* How the bytes of a request moved. */
+/* How the bytes of a request moved: by RDMA through a window, in an HTTP body, or not, because the
+ * request failed. */
 enum pl_outcome {
 	PL_BY_WINDOW,
 	PL_BY_BODY,

@@ -62,8 +62,8 @@ struct pl_role {
 	int (*memory_take)(struct pl_tenant *tenant, struct pl_memory *memory, struct pst_err *err);
 	void (*memory_free)(struct pl_tenant *tenant, struct pl_memory *memory);
 	void (*counts)(struct pl_tenant *tenant, struct pst_plane_counts *out);
-	/* Ends all operations, and takes the servers' access to all windows away. The caller frees
-	 * the memory afterwards. */
+	/* Ends all operations, and the servers' access to all windows. The caller frees the memory
+	 * afterwards. */
 	void (*stop)(struct pl_tenant *tenant);
 	/* Frees tenant->state. The memory has been freed before. */
 	void (*close)(struct pl_tenant *tenant);
@@ -87,7 +87,8 @@ int pl_fail_name(struct pl_tenant *tenant, const char *what, struct pst_err *err
 /* Stores in *err that a message exceeds a limit of the tenant. Returns -errno. */
 int pl_fail_limit(struct pl_tenant *tenant, enum pl_limit limit, unsigned long long max,
 		  const char *what, struct pst_err *err);
-/* Copies the message of a public function that has failed into *err. Returns `code`. */
+/* Copies the error message of the library's public function that has failed into *err. Returns
+ * `code`. */
 int pl_fail_public(int code, struct pst_err *err);
 /* Sends a message to the tenant. Returns 0 or -errno; after an error the tenant is disconnected. */
 int pl_send(struct pl_tenant *tenant, struct pst_plane_message *message);

@@ -38,7 +38,7 @@ struct pst_chunked {
 	enum state state;
 	int failed;  /* error that every later call returns; 0 if there was none */
 	size_t left; /* bytes of the chunk that have not arrived */
-	/* number of bytes received of an additional empty line at the end */
+	/* number of bytes received after the end: some clients send one more empty line ("\r\n") */
 	unsigned extra;
 	bool trailer_proven; /* whether the signature of the trailers has been checked */
 	/* whether an empty line came before the line with the trailers' signature */
@@ -202,8 +202,8 @@ static int trailers_check(struct pst_chunked *body, const char *signature)
 	return rc;
 }
 
-/* Ends the body at an empty line. A signed body with trailers may have one before the signature of
- * the trailers, as the API Reference shows it. */
+/* Handles an empty line, which ends the body. But a signed body with trailers may have one more
+ * empty line before the trailers' signature, as the API Reference shows it. */
 static int empty_line(struct pst_chunked *body)
 {
 	if (!body->is_signed || !body->may_have_trailers || body->trailer_proven) {
@@ -216,7 +216,7 @@ static int empty_line(struct pst_chunked *body)
 	return 0;
 }
 
-/* Parses a line behind the last chunk, without its end. */
+/* Parses a line after the last chunk, without its end. */
 static int trailer_line(struct pst_chunked *body)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -323,7 +323,8 @@ int pst_chunked_put(struct pst_chunked *body, const char *bytes, size_t len,
 
 int pst_chunked_end(const struct pst_chunked *body)
 {
-	/* Not all clients send an empty line after the signature of the trailers. */
+	/* Not all clients send an empty line after the signature of the trailers. So a body whose
+	 * trailers have been checked is complete without it. */
 	bool proven = body->trailer_proven && !body->line_len;
 
 	return (body->state == AT_END || proven) && !body->failed ? 0 : -EBADMSG;

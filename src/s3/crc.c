@@ -19,7 +19,8 @@
 #define FOLD_MIN 256
 
 static struct crc {
-	uint64_t poly; /* the polynomial without its highest power, reflected */
+	/* the CRC's polynomial without its highest power, with the bits in reverse order */
+	uint64_t poly;
 	unsigned bits;
 	uint64_t factors[2]; /* see crc_fold.h */
 	/* tables[n][byte] is the raw CRC of the byte followed by n zero bytes. */

@@ -2,7 +2,8 @@
 /*
  * CRCs that take the bits of a byte from the lowest to the highest: CRC-32 of RFC 1952 and
  * CRC-64/NVME. The raw CRC has no initial value and no final exclusive-or, so it is linear; see
- * common/crc32c.h, which has CRC-32C. Called by hash.c. No function fails.
+ * common/crc32c.h, which has CRC-32C. Called by hash.c, the gateway, src/object and src/wire. No
+ * function can fail.
  */
 #ifndef PST_S3_CRC_H
 #define PST_S3_CRC_H

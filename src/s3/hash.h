@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The hash functions of S3: MD5, SHA-1, SHA-256, HMAC-SHA-256 and three CRCs. No other file calls
- * libcrypto's hash functions. Called by sigv4.c, by the storage of objects and by the gateway.
+ * libcrypto's hash functions. Called by sigv4.c and chunked.c, by src/storage/object*.c and by the
+ * gateway.
  */
 #ifndef PST_S3_HASH_H
 #define PST_S3_HASH_H

@@ -21,10 +21,10 @@
 
 #define PST_HIPOBJ "hipobj-rc-v2"
 #define PST_HIPOBJ_SESSION 32	     /* length of a session's name, in hex digits */
-#define PST_HIPOBJ_LEN_MAX INT32_MAX /* most bytes of a transfer */
+#define PST_HIPOBJ_LEN_MAX INT32_MAX /* maximum number of bytes of a transfer */
 #define PST_HIPOBJ_PSN_MAX 0xffffffu
 #define PST_HIPOBJ_TOKEN 88    /* length of a token */
-#define PST_HIPOBJ_TARGET 4096 /* longest target that is accepted */
+#define PST_HIPOBJ_TARGET 4096 /* maximum length in bytes of a target that is accepted */
 
 #define PST_HIPOBJ_H_PROTOCOL "x-amz-rdma-protocol"
 #define PST_HIPOBJ_H_STATUS "x-amz-rdma-protocol-status"

@@ -22,7 +22,8 @@ static char *trimmed(char *text)
 	return text;
 }
 
-/* Ends a value before a comment: a blank and then # or ;. */
+/* Cuts off a comment at the end of a value. A comment begins with # or ;, at the start of the value
+ * or after a blank. */
 static void comment_cut(char *value)
 {
 	for (char *at = value; *at; at++)

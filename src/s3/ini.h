@@ -3,7 +3,7 @@
  * Reads the files of AWS's tools, ~/.aws/config and ~/.aws/credentials: sections with settings, and
  * settings inside a setting, on indented lines. The library does not use a general INI parser,
  * because such a parser takes indented lines for a continuation of the line before. Called by
- * credentials.c. No message contains a value.
+ * credentials.c and gateway/keys.c. No message contains a value.
  */
 #ifndef PST_S3_INI_H
 #define PST_S3_INI_H
@@ -14,8 +14,9 @@
 
 /* One setting. The strings are valid during the call only. */
 struct pst_ini_setting {
-	const char *parent; /* the setting above an indented line; "" for all others */
-	const char *name;   /* name of the setting, in lower case */
+	/* for an indented line: the setting that it belongs to; "" for all others */
+	const char *parent;
+	const char *name; /* name of the setting, in lower case */
 	const char *value;
 };
 

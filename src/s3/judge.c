@@ -175,8 +175,8 @@ static bool judge_status(const struct penstock_object_reply *reply,
 		v->remember = 1;
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server does not know this kind of token");
 	} else if (!strcmp(error, "RDMANotSupported") && reply->status != 200) {
-		/* Some clients, such as boto3, report status 200 with an error in the body as 500.
-		 */
+		/* Some clients, such as boto3, turn a response of status 200 with an error in its
+		 * body into status 500. So this code counts with any status but 200. */
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server declined RDMA");
 	} else if (reply->status >= 300 || reply->status < 200) {
 		if (reply->status == 500 && !strcmp(error, "RDMATransferFailed"))
@@ -261,7 +261,7 @@ static void judge_get(uint64_t len, const struct penstock_object_reply *reply,
 	if (is_success(seen->reply)) {
 		judge_delivered(len, reply, seen, v);
 	} else {
-		/* An empty body is right only if the object is empty. */
+		/* An empty body is right only if no bytes were expected. */
 		v->remember = !seen->reply;
 		if (seen->has_length && !seen->length && reply->expect)
 			decide(v, PENSTOCK_OBJECT_RESEND,

@@ -47,9 +47,9 @@ static bool date_parse(const char *text, time_t *out)
 	return !strcmp(again, text);
 }
 
-/* Parses the value of x-amz-date or of a header date: a time in the form of x-amz-date, which `out`
- * gets, or one such as "Fri, 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes
- * -0000 in place of GMT. */
+/* Parses the value of x-amz-date or of a header date, and writes it to `out` in the form of
+ * x-amz-date. The value has this form already, or one such as "Fri, 24 May 2013 00:00:00 GMT" (RFC
+ * 9110, IMF-fixdate). botocore writes -0000 in place of GMT. */
 static bool date_read(const char *text, char out[PST_SIGV4_DATE], time_t *time)
 {
 	static const char days[] = "SunMonTueWedThuFriSat";
@@ -103,7 +103,7 @@ static bool signing_key(const char *secret, const char *date, const char *region
 
 struct pst_sigv4_day {
 	pthread_mutex_t lock;
-	char date[9]; /* "" if there is no key */
+	char date[9]; /* day for which `key` is valid, as YYYYMMDD; "" if there is no key */
 	char region[65];
 	unsigned char key[32];
 };
@@ -180,7 +180,7 @@ static void scope_put(const char *date, const char *region, const char *service,
 	pst_text_put_str(out, "/aws4_request");
 }
 
-/* The values that enter a signature besides the request. */
+/* The values that a signature is computed from, besides the request. */
 struct terms {
 	const char *date, *region, *service, *signed_headers, *payload;
 	const unsigned char *key;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements token.h. Each kind has a function that parses and one that prints, and a table lists
- * them. The parsers share a cursor, which moves over the text and never beyond its end.
+ * Implements token.h. Each kind of token has a function that parses it and one that prints it, and
+ * the table `kinds` lists these functions. The parsers share a cursor, which moves over the text
+ * and never beyond its end.
  */
 #include "s3/token.h"
 
@@ -303,7 +304,9 @@ static int shm_print(const struct pst_token *t, char *out, size_t size)
 
 static const struct {
 	const char *name;
-	bool named; /* the text begins with base:size:name: */
+	/* whether the text begins with base:size:name:, where base and size are those of struct
+	 * pst_token */
+	bool named;
 	bool (*parse)(struct cursor *in, struct pst_token *out);
 	int (*print)(const struct pst_token *token, char *out, size_t size);
 } kinds[PST_TOKEN_KINDS] = {

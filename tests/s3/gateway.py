@@ -778,8 +778,8 @@ def case_repair():
         same((result["uploads_removed"], result["drafts_removed"], result["in_use"]), (1, 0, 2),
              "first repair")
         same([os.path.exists(path) for path in uploads], [False, True], "uploads")
-        # A test cannot set the time of a name's last change (ctime), so it waits until the lease
-        # expires.
+        # A draft's age depends on the time of its last change (ctime), which a test cannot set. So
+        # the test waits until the draft is older than the lease of 1 s.
         until(lambda: repair(gateway, "--lease", "1")["drafts_removed"] == 1, "the draft is old")
         raw.sendall(b"67890")
         until(lambda: keys_of(client) == ["k"], "the PUT of a live gateway succeeds")
@@ -788,8 +788,8 @@ def case_repair():
 
 
 def case_repair_keeps_moves():
-    """If a repair cannot read a folder, it must not remove a draft that may be the only name of an
-    object."""
+    """If a repair cannot read a folder, it must not remove a draft (a file in .penstock/tmp),
+    because the draft may be the only name of an object."""
     gateway, client = opened()
     with gateway:
         client.put_object(Bucket="data-1", Key="a", Body=b"body")

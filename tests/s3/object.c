@@ -396,7 +396,8 @@ static int read_parts(const char *url, uint64_t len, char **offsets)
 	return 0;
 }
 
-/* Prints what a read has done: the result, the bytes of two paths, and the count of wrong bytes. */
+/* Prints the result of a read in one line: the bytes that moved on the paths "rdma" and "bounce",
+ * the reason, the retries, and how many bytes are wrong. */
 static void report_read(int64_t result, const struct penstock_report *report, const char *found,
 			const char *expected, size_t len)
 {

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests `penstock plane`. A plane is a process that holds the network card and the keys of the
-object store; its tenants are the processes that use it. The cases test GET and PUT of tenants, and
-moves of tenants that are servers. A tenant must not reach the memory of another tenant. Planes and
-tenants are killed or stopped in the middle of a transfer. Further cases test SIGTERM, users,
-limits, and that no secret leaves the plane. planes.py [WORD...] runs the cases whose names contain
-one of the words, or all. Prints TAP; tests/run runs it."""
+object store. Its tenants are the processes that use it. The cases test GET and PUT of tenants that
+are clients, and transfers of tenants that are servers. A tenant must not reach the memory of
+another tenant. Planes and tenants are killed or stopped in the middle of a transfer. Further cases
+test SIGTERM, users, limits, and that no secret leaves the plane.
+
+planes.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints TAP;
+tests/run runs it."""
 
 import fcntl
 import importlib.machinery
@@ -173,7 +175,7 @@ def round_trip(plane, client, device, how, put="done", get="done"):
         transfer(side, "get", 100, (-2, "error", "-"), key="missing")
         transfer(side, "put", 100, (-17, "error", "-"), flags=2)
         same(client.head_object(Bucket="data-1", Key="key")["ContentLength"], length, "length")
-        # A range behind the end has no bytes.
+        # A GET of a range behind the end of the object moves no bytes.
         transfer(side, "get", 100, (0, "body", "http"), first=length)
         transfer(side, "put", MIB, (MIB, put, how), key="a%20?%/with=#\u00e4+&signs")
         length = client.head_object(Bucket="data-1", Key="a%20?%/with=#\u00e4+&signs")
@@ -221,8 +223,8 @@ def own_address():
 
 
 def case_two_cards():
-    """Two addresses stand for two network cards. The gateway declines tokens with the first one,
-    so the request goes on by the other one, and the next window prefers it."""
+    """Two addresses stand for two network cards. The gateway declines tokens that name the first
+    one. So the plane repeats the request with the other one, and prefers it for the next window."""
     other = own_address()
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
@@ -244,7 +246,8 @@ def case_two_cards():
 
 
 def case_require():
-    """The plane follows the variable PENSTOCK_RDMA in its environment."""
+    """The variable PENSTOCK_RDMA in the plane's environment decides whether the plane must not,
+    or must, use RDMA."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway:
@@ -393,7 +396,8 @@ def case_other_tenants_windows():
 
 
 def case_users():
-    """The plane refuses users that are not permitted, even if they can open its socket."""
+    """The plane refuses processes of users that are not permitted, even if they can open its
+    socket."""
     if os.getuid():
         raise Skip("only root can become another user")
 
@@ -513,8 +517,8 @@ def case_plane_killed():
 
 
 def case_plane_stopped():
-    """A plane that does not answer counts as gone. When the plane continues, the gateway cannot
-    change the memory of the released window."""
+    """If a plane does not answer, its tenant treats the plane as gone and releases the window. When
+    the stopped plane continues, the gateway must not change the window's memory."""
     gateway, client = opened()
     big_object(client)
     with gateway, Plane(gateway, "--rdma", "tcp1") as plane:

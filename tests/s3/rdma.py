@@ -257,7 +257,8 @@ sys.stdin.readline()
 
 
 class Stalled:
-    """A client of tcp1 that sends the greeting and then only counts the bytes that it receives."""
+    """A client of the transport tcp1 that greets the gateway and receives one command, but does not
+    answer it."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))

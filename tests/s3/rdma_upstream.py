@@ -76,8 +76,8 @@ for _byte in range(256):
 
 
 class Puppet(threading.Thread):
-    """A client of tcp1 with a window of `data`. It answers `commands` commands and then closes its
-    connections, like a client that is killed."""
+    """A client of the transport tcp1. `data` is the content of its window. It answers `commands`
+    commands of the gateway and then closes its connections, like a client that is killed."""
 
     def __init__(self, data, commands):
         super().__init__(daemon=True)
