@@ -27,8 +27,8 @@ bool gw_is_gone(int code);
 int gw_folder_settle(int dir, int tmp);
 
 /* Opens the folder that contains the last name of a path, and makes missing folders. If a folder
- * needs the name of an object's file, the file becomes %self in the folder. With `sync`, folders
- * with changed entries are synced. Returns the descriptor or a negative errno. */
+ * needs the name of an object's file, the file becomes %self in the folder (keypath.h). With
+ * `sync`, folders with changed entries are synced. Returns the descriptor or a negative errno. */
 int gw_folder_make(int bucket, int tmp, const char *path, bool sync);
 
 /* Returns whether a power cut may remove the folder's entry in its parent: another gateway or

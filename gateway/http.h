@@ -50,7 +50,7 @@ struct gw_http_request {
 	/* the server itself has refused the request, because it breaks a limit */
 	bool refused;
 	struct gw_reply reply;
-	void *user; /* state of the caller's functions */
+	void *user; /* state of the functions in struct gw_http_calls */
 	/* Ring buffer through which the bodies pass if the request goes to the upstream; NULL
 	 * otherwise. head() sets it, and done() may free it. */
 	struct gw_stream *stream;

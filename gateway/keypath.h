@@ -23,9 +23,9 @@
 #include <stddef.h>
 
 #define GW_KEY_MAX 1024	  /* longest key in bytes, as in S3 */
-#define GW_PATH_MAX 4096  /* longest relative path, with its NUL */
-#define GW_NAME_MAX 255	  /* longest name of a file */
-#define GW_LONG_PIECE 253 /* bytes of a component in one name %+BYTES */
+#define GW_PATH_MAX 4096  /* maximum length of a relative path in bytes, with its NUL */
+#define GW_NAME_MAX 255	  /* maximum length of a file name in bytes */
+#define GW_LONG_PIECE 253 /* number of a component's bytes that one name %+BYTES contains */
 #define GW_SELF "%self"
 #define GW_MOVING "%moving"
 

@@ -410,8 +410,8 @@ struct uploads {
 	size_t count;
 };
 
-/* Appends an upload to the list. Returns 0, also if it has been removed, 1 if the list is full, or
- * a negative errno. */
+/* Appends an upload to the list. Returns 0 (also if the upload has been removed meanwhile), 1 if
+ * the list is full, or a negative errno. */
 static int upload_read(void *user, const struct dirent *entry)
 {
 	struct uploads *u = user;

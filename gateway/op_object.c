@@ -249,8 +249,8 @@ static int deletion_begin(void *user, const char *path)
 
 	if (!strncmp(path, object, strlen(object))) {
 		path += strlen(object);
-		/* An element that this function does not know, such as Size, may be a condition.
-		 * Such an entry is refused. */
+		/* An element that this function does not handle, such as Size, may be a condition.
+		 * An entry with such an element is refused. */
 		if (strcmp(path, "Key") != 0 && strcmp(path, "VersionId") != 0 &&
 		    strcmp(path, "ETag") != 0)
 			d->unsupported[d->count - 1] = true;

@@ -77,13 +77,13 @@ enum gw_rdma_sent {
 	GW_RDMA_FAILED, /* the reply is filled with an error */
 };
 
-/* Writes a range of an object's file into the window of a GET, and adds the headers of RDMA to the
- * reply. */
+/* Writes a range of an object's file into the window of a GET, and adds the headers x-amz-rdma-* to
+ * the reply. */
 enum gw_rdma_sent gw_rdma_send(struct gw_request *req, int fd, uint64_t at, uint64_t len,
 			       bool ranged);
-/* Adds the headers of RDMA to a reply that has the object in its body, because nothing was moved to
- * the window. `code` is 0 or -EOPNOTSUPP if the token is declined, -ERANGE if the window is too
- * short, else the negative errno of the failed move. */
+/* Adds the headers x-amz-rdma-* to a reply that has the object in its body, because nothing was
+ * moved to the window. `code` is 0 or -EOPNOTSUPP if the token is declined, -ERANGE if the window
+ * is too short, else the negative errno of the failed transfer. */
 void gw_rdma_decline(struct gw_request *req, int code);
 
 /* ---- objects of another server ---- */

@@ -55,7 +55,8 @@ static int each(int dir, struct repair *r,
 
 static bool is_older(const struct repair *r, const struct stat *st, uint64_t lease_s)
 {
-	/* The change time counts, too: a rename or a link changes it. */
+	/* A rename or a link changes only the change time (ctime). So use the later one of
+	 * modification time and change time. */
 	time_t last =
 		st->st_mtim.tv_sec > st->st_ctim.tv_sec ? st->st_mtim.tv_sec : st->st_ctim.tv_sec;
 

@@ -18,7 +18,8 @@ struct gw_repair_result {
 	unsigned drafts, uploads, records; /* removed */
 	/* interrupted moves of objects to %self that were completed */
 	unsigned moves;
-	/* drafts and uploads that were kept, because their lease has not run out */
+	/* drafts and uploads that the repair kept: they are not older than their lease, a gateway
+	 * has them open, or their age could not be determined */
 	unsigned kept;
 };
 

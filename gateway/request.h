@@ -34,7 +34,7 @@ struct gw_request {
 	char *path;	    /* path of the target, not decoded */
 	const char *query;  /* query of the target, not decoded; "" if there is none */
 	const char *bucket; /* decoded; NULL for requests to the service */
-	const char *key;    /* decoded; NULL for requests to a bucket */
+	const char *key;    /* decoded; NULL for requests to a bucket or to the service */
 	/* last part of a path that begins with /.hipobj-rc/, such as "prepare"; otherwise NULL */
 	const char *control;
 	size_t key_len;
@@ -55,7 +55,7 @@ struct gw_request {
 	/* Window of the client's memory from which the request's body is read, or into which the
 	 * reply's body is written; NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
-	/* Session of hipobj-rc-v2 that the request carries out; NULL if there is none. */
+	/* Session of hipobj-rc-v2 whose GET or PUT this request is; NULL if there is none. */
 	struct gw_session *session;
 	char range[64]; /* value of the header Range, if `session` has set it */
 	bool moves;	/* whether gw_rdma_enter has counted this request */

@@ -12,11 +12,12 @@
 enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT, GW_CONTROL };
 
 struct gw_op {
-	const char *name; /* name of the operation in S3's API reference */
+	/* name of the operation: for requests of S3, that in S3's API reference */
+	const char *name;
 	const char *method;
 	enum gw_level level;
-	/* parameter that must be in the query, such as "uploads"; NULL for none. For GW_CONTROL the
-	 * end of the path */
+	/* Parameter that must be in the query, such as "uploads"; NULL for none. For the level
+	 * GW_CONTROL, the value that gw_request.control must have, such as "prepare". */
 	const char *sub;
 	const char *sub2;   /* second parameter that must be in the query; NULL for none */
 	const char *header; /* header that the request must have; NULL for none */

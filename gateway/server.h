@@ -29,7 +29,7 @@ struct gw_server {
 	struct gw_keys *keys;
 	struct gw_metrics metrics;
 	struct gw_access_log *log; /* NULL if no access log is written */
-	struct gw_rdma *rdma;	   /* server half of S3 over RDMA */
+	struct gw_rdma *rdma;	   /* server side of S3 over RDMA; NULL if RDMA is off */
 	/* Server to which requests are passed through; NULL if `store` has the objects. */
 	struct gw_upstream *upstream;
 	/* Set at shutdown, when the time limit for the requests in progress has passed. Requests

@@ -83,9 +83,10 @@ struct pl_counts {
 	_Atomic uint64_t lost_windows;
 	/* releases of windows after which a server might still access the windows' pages */
 	_Atomic uint64_t cut_off;
-	_Atomic uint64_t memory;		   /* bytes of memory that tenants share now */
-	_Atomic uint64_t in_flight;		   /* requests and transfers in flight now */
-	_Atomic uint64_t requests[2][PL_OUTCOMES]; /* requests by outcome: GETs, PUTs */
+	_Atomic uint64_t memory;    /* bytes of memory that tenants share now */
+	_Atomic uint64_t in_flight; /* requests and transfers in flight now */
+	/* requests by operation (GET, PUT) and outcome */
+	_Atomic uint64_t requests[2][PL_OUTCOMES];
 	_Atomic uint64_t bytes[2][PL_OUTCOMES];
 	_Atomic uint64_t moves[2]; /* servers' transfers: completed, failed */
 	_Atomic uint64_t moved_bytes;

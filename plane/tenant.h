@@ -65,7 +65,8 @@ struct pl_role {
 	/* Ends all operations, and the servers' access to all windows. The caller frees the memory
 	 * afterwards. */
 	void (*stop)(struct pl_tenant *tenant);
-	/* Frees tenant->state. The memory has been freed before. */
+	/* Frees tenant->state. The plane has freed the tenant's memory (struct pl_memory)
+	 * before. */
 	void (*close)(struct pl_tenant *tenant);
 };
 extern const struct pl_role pl_client, pl_server;

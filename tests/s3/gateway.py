@@ -3,7 +3,8 @@
 """Tests `penstock serve`: keys, limits, hostile requests, files in its folder, signals, logs.
 
 gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
-tests the API of S3, and gateway_kills.py crashes. Prints TAP; tests/run runs it."""
+tests the API of S3, and gateway_kills.py tests crashes of the gateway. Prints TAP; tests/run runs
+it."""
 
 import collections
 import fcntl

@@ -402,7 +402,8 @@ def case_users():
         raise Skip("only root can become another user")
 
     def refused(plane, user):
-        """Returns the error of a server that becomes the user and then opens the plane."""
+        """Returns the error of a process that switches to the user and then connects to the plane
+        as a server."""
         try:
             with Side("server", "host", user, "-", plane.socket):
                 return None
