@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements ends.h. Called by both halves of the object API and by the library's code for
- * planes. */
+/* Implements ends.h. The client and the server code of penstock_object.h call it, and the code for
+ * connections to a plane (plane_link.c). */
 #include "object/ends.h"
 
 #include <errno.h>

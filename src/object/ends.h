@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list of completions of operations. One thread of the application takes them. The starter of an
- * operation allocates its completion first, so that the end of the operation needs no memory.
+ * A list of completions of asynchronous operations. The code that completes an operation appends to
+ * the list, and one thread of the application removes completions from it. The completion is
+ * allocated when the operation starts, so that completing it cannot fail for lack of memory.
  */
 #ifndef PST_OBJECT_ENDS_H
 #define PST_OBJECT_ENDS_H

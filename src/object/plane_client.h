@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's code for a client that uses a plane: memory that it shares with the plane, windows
- * that the plane opens, and requests that the plane sends. Called by client.c.
+ * The code of a client that uses a plane, a process that opens windows and sends HTTP requests for
+ * it. The client shares memory with the plane. client.c calls these functions.
  */
 #ifndef PST_OBJECT_PLANE_CLIENT_H
 #define PST_OBJECT_PLANE_CLIENT_H
@@ -17,9 +17,10 @@ struct pst_plane_buffer {
 	size_t len; /* length that the caller requested */
 	uint64_t id;
 	_Atomic unsigned windows;
-	/* true if a server may still access this memory of a GPU; the memory is then never freed */
+	/* true if a server may still access this buffer, which is memory of a GPU; it is then never
+	 * freed */
 	_Atomic bool stuck;
-	/* true if pages of the buffer were replaced, so that the plane has others */
+	/* true if this process replaced pages of the buffer, so that the plane maps other pages */
 	_Atomic bool cut;
 };
 
@@ -34,15 +35,16 @@ struct pst_plane_grant {
 int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *dev, size_t len,
 			  struct pst_plane_buffer **out, struct pst_err *err);
 int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err);
-/* Frees a buffer without asking the plane, whose connection has been closed. */
+/* Frees a buffer without a message to the plane, because the connection is already closed. */
 void pst_plane_buffer_free(struct pst_plane_buffer *buffer);
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err);
-/* Asks the plane to start a request. `end` and its owner are those of pst_plane_fly. */
+/* Sends the plane START, which starts an HTTP request with the window. When the request completes,
+ * the link passes `end` to the application, as pst_plane_fly says. */
 int pst_plane_start(const struct pst_plane_grant *grant,
 		    const struct penstock_object_request *request, struct pst_end *end,
 		    struct pst_err *err);
-/* Closes a window. This also works if the plane is gone. */
+/* Closes a window, even if the plane process has ended. */
 int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err);
 int pst_plane_client_info(struct pst_plane_link *link, struct penstock_object_client_info *out,
 			  struct pst_err *err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements object_reach.h: a test transfer, which object.c makes before a route is used. Without
- * it, the first chunks of a request would be refused with the bodies of their responses, which
- * cannot go to memory of a device.
+ * Implements object_reach.h: a small test GET, whose bytes the server must write to a window in the
+ * device's memory. object.c makes it before the first transfer between the server and that device.
+ * Without the test, a server without access would send the first bytes in HTTP bodies, which cannot
+ * go to memory of a device, and these transfers would fail.
  */
 #include "storage/object_reach.h"
 
@@ -63,7 +64,8 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	return ret;
 }
 
-/* Asks the server, through a window that is used for nothing else. */
+/* Opens a window in the memory of `dev` for the test, sends the test request, and closes the
+ * window. */
 static int reach_ask(const struct pst_object_place *place, const char *etag, uint64_t length,
 		     struct pst_object_windows *windows, struct penstock_device *dev,
 		     struct pst_err *err)
