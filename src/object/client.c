@@ -28,13 +28,14 @@ struct entry {
 };
 
 struct penstock_object_client {
-	struct pst_wire_client *wire; /* NULL if the client has a plane */
+	/* serves the transfers in this process; NULL if the client has a plane */
+	struct pst_wire_client *wire;
 	/* connection to the plane, the process that serves the transfers; NULL if the client has
 	 * none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	/* pst_fork_check compares it, to detect use in a forked child */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
 	unsigned generation;
 	/* protects `buffers` and `windows`; no other lock is taken while it is held */
 	pthread_mutex_t lock;

@@ -41,7 +41,7 @@ struct file {
 	uint64_t length;
 	uint64_t serial; /* serial number of the device that receives the bytes */
 	int fd;		 /* a duplicate of the caller's descriptor */
-	struct penstock_storage *st; /* NULL while a thread opens it */
+	struct penstock_storage *st; /* the opened file; NULL while a thread opens it */
 	bool used;
 	bool doomed;	/* true if the file is closed when its last transfer has ended */
 	unsigned users; /* moves in progress */
@@ -281,7 +281,7 @@ static bool is_stale(const struct file *file, uint64_t now)
 
 int pst_object_files_tidy(void)
 {
-	static uint64_t checked_ms; /* protected by the lock */
+	static uint64_t checked_ms; /* time of the last check; protected by `lock` */
 	uint64_t now = now_ms();
 	bool any = false;
 

@@ -10,7 +10,7 @@
 
 #include "object/plane_link.h"
 
-/* A buffer in memory that is shared with the plane. */
+/* A client's buffer in memory that the client shares with the plane, a separate process. */
 struct pst_plane_buffer {
 	struct pst_plane_link *link;
 	struct pst_shared shared;
@@ -24,7 +24,7 @@ struct pst_plane_buffer {
 	_Atomic bool cut;
 };
 
-/* A window that the plane has opened. */
+/* A window that the plane has opened for this client. */
 struct pst_plane_grant {
 	struct pst_plane_buffer *buffer;
 	uint64_t id, off, len;

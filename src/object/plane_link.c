@@ -23,12 +23,12 @@
 /* maximum number of operations in flight that this process accepts from a plane */
 #define IN_FLIGHT_MAX 4096
 
-/* A question of a caller that waits for the answer. */
+/* A message to the plane whose sender waits for the answer. */
 struct question {
 	struct question *next;
 	/* contains the question; link_run's thread overwrites it with the answer */
 	struct pst_plane_message *message;
-	/* operation that START or MOVE starts; NULL for other questions */
+	/* the operation, if the question is START or MOVE; NULL for other questions */
 	struct flight *flight;
 	uint64_t seq;
 	bool answered;
@@ -115,7 +115,7 @@ static int ended(struct pst_plane_link *link, const struct pst_plane_message *m)
 	return 0;
 }
 
-/* Copies an answer to its question. Returns 0 or -EPROTO. */
+/* Copies an answer of the plane to the caller that sent the question. Returns 0 or -EPROTO. */
 static int answered(struct pst_plane_link *link, const struct pst_plane_message *m)
 {
 	struct question *q;

@@ -51,7 +51,8 @@ void pst_plane_forget(struct pst_plane_remote *remote)
 {
 	struct pst_plane_message answer;
 
-	/* An error means that the plane is gone. Then the remote window no longer exists. */
+	/* Ignores an error, which means that the plane process has ended. Then the remote window no
+	 * longer exists. */
 	(void)pst_plane_ask_id(remote->link, PST_PLANE_FORGET, remote->id, &answer,
 			       &(struct pst_err){0});
 	free(remote);

@@ -16,7 +16,8 @@ struct pst_plane_remote {
 	int encrypted, on_host;
 };
 
-/* Memory that the application has allocated for moves. */
+/* Memory that the application has allocated for moves, which are transfers between it and clients'
+ * windows. */
 struct pst_plane_memory_of {
 	struct pst_plane_memory_of *next;
 	struct pst_shared shared;

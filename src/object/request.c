@@ -55,7 +55,7 @@ struct deaf {
 	const struct pst_http_endpoint *endpoint;
 };
 static pthread_mutex_t deaf_lock = PTHREAD_MUTEX_INITIALIZER; /* protects `deafs` */
-/* servers that do not know tokens; never freed, like the endpoints */
+/* servers that ignore tokens; the entries are never freed, like the endpoints */
 static struct deaf *deafs;
 
 static void deaf_in_child(void)
@@ -215,7 +215,7 @@ static int body_prepare(struct pst_object_transfer *t)
 	return ret ? pst_fail_errno(&t->err, -ret, penstock_errwhy(), "%s", penstock_errmsg()) : 0;
 }
 
-/* Sends the request again without a token and with a body. */
+/* Sends the request again without a token, so that the bytes move as an HTTP body. */
 static void transfer_resend(struct pst_object_transfer *t)
 {
 	struct pst_http_call *http = &t->call.http;
@@ -404,7 +404,7 @@ static void transfer_done(struct pst_object_transfer *t)
 	transfer_finish(t, ret ? ret : (int64_t)len, &t->err);
 }
 
-/* Completes a request that had no token, or whose error is not related to the token. */
+/* Completes a request without a token, or one whose error has nothing to do with the token. */
 static void transfer_result(struct pst_object_transfer *t)
 {
 	bool get = t->target->op == PENSTOCK_READ;
@@ -450,8 +450,8 @@ static void transfer_ended(struct pst_object_call *call)
 			return;
 		}
 	}
-	/* Completes the request if it had no token, if no response came, or if its error has
-	 * nothing to do with the token. */
+	/* Completes the request if no response came, or if its error has nothing to do with the
+	 * token. The same holds after a body has been received; call->token is then NULL. */
 	if (!call->token || !t->judged || t->verdict.next == PENSTOCK_OBJECT_ERROR) {
 		transfer_result(t);
 		return;
@@ -579,7 +579,7 @@ static int transfer_add(struct pst_object_transfer *t, struct pst_err *err)
 	return ret;
 }
 
-/* Fails a request that is not in the list of requests in flight yet. */
+/* Frees a transfer that is not in the list of requests in flight yet. Returns `ret`, the error. */
 static int start_fail(struct pst_object_transfer *t, int ret)
 {
 	transfer_free(t);

@@ -19,11 +19,12 @@
 #include "wire/server.h"
 
 struct penstock_object_server {
-	struct pst_wire_server *wire; /* NULL if the server has a plane */
+	/* moves the bytes in this process; NULL if the server has a plane */
+	struct pst_wire_server *wire;
 	/* connection to the plane, the process that moves the bytes; NULL if the server has none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completions of the moves that the plane makes */
-	/* pst_fork_check compares it, to detect use in a forked child */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
 	unsigned generation;
 	/* protects the list of memories; no other lock is taken while it is held */
 	pthread_mutex_t lock;
@@ -440,8 +441,8 @@ int penstock_object_answer_fill(struct penstock_object_answer *answer)
 {
 	if (!answer)
 		return pst_fail_null("the answer");
-	/* pst_answer stores pointers in members up to the end of the struct, so a shorter struct of
-	 * an older caller is refused. */
+	/* pst_answer fills headers with pointers to other members of the same struct. So the
+	 * library cannot use a copy, and the caller's struct must have the full length. */
 	if (answer->size < sizeof(*answer))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "size of the answer is not set");
 	if (pst_answer(answer))

@@ -319,8 +319,8 @@ static void nvme_visit(struct stack_walk *w, int index)
 }
 
 /*
- * Visits a namespace of native NVMe multipath, such as "nvme1n2". Several controllers lead to it,
- * so its /sys path contains no controller. For each controller C, /sys has a hidden disk
+ * Visits a namespace of native NVMe multipath, such as "nvme1n2". Several controllers may lead to
+ * it, so its /sys path contains no controller. For each controller C, /sys has a hidden disk
  * "nvme1cCn2", which becomes a layer below.
  */
 static void nvme_head_visit(struct stack_walk *w, int index)

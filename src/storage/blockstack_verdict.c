@@ -16,8 +16,8 @@
 
 /* ---- the lists -------------------------------------------------------------- */
 
-/* For each file system, the reason why it is not on the allow-list. NULL means that it is on the
- * list, provided that its mount options pass, too. */
+/* The allow-list of file systems for direct transfers. Each entry is the reason why the file system
+ * is not allowed, or NULL if it is allowed, provided that its mount options pass, too. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,

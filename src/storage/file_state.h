@@ -52,9 +52,8 @@ struct pst_file {
 	_Atomic int cachestat_error;
 	/* Whether the file is on overlayfs, where cachestat always reports 0 pages. */
 	bool overlay;
+	_Atomic bool error_lock; /* Spin lock that file_sync.c takes to change errors_seen. */
 	/* Number of write-back errors of the file that the kernel has reported to the library. */
-	_Atomic bool error_lock;
-	/* Number of write-back errors that the kernel has reported. */
 	_Atomic unsigned errors_seen;
 	/* Value that errors_seen had when syncfs last proved that no data was lost. */
 	_Atomic unsigned errors_forgiven;
@@ -76,7 +75,8 @@ struct pst_file_io {
 	 * (file_sync.c). */
 	unsigned errors;
 	unsigned remade; /* Number of times that the write was repeated (file_sync.c). */
-	/* Whether the gate counts this write as in flight, so that other writes may wait for it. */
+	/* Whether file_gate.c counts this write as in flight, so that other writes may wait for
+	 * it. */
 	bool held;
 	/* The transfer's own io->done, stored here while the write waits at the gate
 	 * (file_gate.c). */

@@ -584,8 +584,8 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in_len = left;
 	if (etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
-	/* After errors, the server gets no tokens for a pause. This call ends a pause that is over,
-	 * so that later transfers have windows again. */
+	/* After many declined tokens, the server gets none for a pause. This call ends a pause that
+	 * is over, so that later transfers have windows again. */
 	if (object->windows && !io->window)
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {

@@ -234,8 +234,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 	return true;
 }
 
-/* Computes the ETag that most servers give to such an object: the MD5 digest of its bytes or, for
- * several parts, of the parts' digests. Returns false if a digest is unknown. */
+/* Computes the ETag that most servers give to the object of this upload. It is the MD5 digest of
+ * its bytes or, for several parts, of the parts' digests. Returns false if a digest is unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -317,7 +317,8 @@ static int refusal_judge(struct pst_object_upload *up, const struct penstock_end
 	}
 }
 
-/* Judges the reply to the last request of the commit. */
+/* Evaluates the response to the last request of the commit. Returns 0 and stores the object's ETag,
+ * or returns -errno. */
 static int commit_result(struct pst_object_upload *up, const struct pst_object_call *call,
 			 char *etag, size_t etag_len, struct pst_err *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The requests of protocol hipobj-rc-v2 for a window, memory that the server reads or writes by
- * RDMA. Three requests replace the GET or PUT. The response to a PREPARE connects the window to the
- * server. The READY starts the transfer, and its response replaces that of the GET or PUT. If no
- * READY can follow a PREPARE, a CANCEL is sent. object_window.c calls these functions, and
- * object_request.c calls them through a table of functions.
+ * RDMA. The requests PREPARE and READY replace the GET or PUT. The response to a PREPARE connects
+ * the window to the server. The READY starts the transfer, and its response replaces that of the
+ * GET or PUT. If no READY can follow a PREPARE, a CANCEL is sent. object_window.c calls these
+ * functions, and object_request.c calls them through a table of functions.
  */
 #ifndef PST_STORAGE_OBJECT_EXCHANGE_H
 #define PST_STORAGE_OBJECT_EXCHANGE_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements object_reach.h: a small test GET, whose bytes the server must write to a window in the
- * device's memory. object.c makes it before the first transfer between the server and that device.
- * Without the test, a server without access would send the first bytes in HTTP bodies, which cannot
- * go to memory of a device, and these transfers would fail.
+ * device's memory. object.c makes it before transfers use such windows. Without the test, a server
+ * without access would send the first bytes in HTTP bodies. These cannot go to memory of a device,
+ * so the transfers would fail.
  */
 #include "storage/object_reach.h"
 
@@ -32,7 +32,7 @@ static enum pst_http_verdict test_judge(struct pst_object_call *call)
 	return PST_HTTP_FAIL;
 }
 
-/* Makes the request. Returns 0 if the server has moved the bytes. */
+/* Sends the test request. Returns 0 if the server has moved the bytes through the window. */
 static int test_run(struct test *test, const char *etag, uint64_t len, struct pst_err *err)
 {
 	struct pst_object_call *call = &test->call;

@@ -19,7 +19,8 @@
 
 /* Maximum number of repetitions after errors that may be temporary (pst_object_call_may_pass). */
 #define REPEATS_MAX 3
-#define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
+/* pause in ns before the first repetition; doubles with each further one */
+#define REPEAT_DELAY_NS 100000000
 /* Default times in seconds: PATIENCE_S is the maximum wait for the head of a response, and
  * REPEATS_S is for the pauses between attempts. */
 #define PATIENCE_S 30
@@ -170,8 +171,8 @@ static void put_header(struct pst_text *out, const char *name, const char *value
 	pst_text_put_str(out, "\r\n");
 }
 
-/* Appends the header Authorization and the headers that it needs. `path` is the path of a request
- * of an exchange; NULL for the call's own path. */
+/* Appends the header Authorization and the headers that it needs. `path` is the path of a PREPARE,
+ * READY or CANCEL request; NULL for the path of the call's own GET or PUT. */
 static void put_signature(const struct pst_object_call *call, const char *path,
 			  struct pst_header *headers, unsigned count, struct pst_text *out)
 {
@@ -482,8 +483,8 @@ static unsigned call_seconds(const struct pst_object_call *call)
 	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
 }
 
-/* Returns 0 if the call may continue. Returns -errno if the call's deadline has passed or the
- * caller's limits tell it to end. */
+/* Returns 0 if the call may continue. Returns -errno if the call's deadline has passed, or if the
+ * caller's limits (such as a cancellation) demand its end. */
 static int call_check(const struct pst_object_call *call, uint64_t until_ns, struct pst_err *err)
 {
 	int ret = pst_end_check(call->limits, err);
@@ -561,8 +562,8 @@ static int repeat_wait(const struct pst_object_call *call, struct wait *wait, ui
 	return ret;
 }
 
-/* Waits for the end of a call that has been started. Repeats the call after an error that may
- * pass. */
+/* Waits for the end of a call that has been started. Repeats the call after an error that may be
+ * temporary. */
 static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
 {
 	uint64_t until_ns = pst_now_ns() + call_seconds(call) * 1000000000ull;

@@ -164,8 +164,8 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
-/* Repeats a call whose error may pass. Returns true if the call has been started again. If it could
- * not be started, stores the error in *ret and *err. */
+/* Repeats a call after an error that may be temporary. Returns true if the call has been started
+ * again. If it could not be started, stores the error in *ret and *err. */
 static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
 			      int *ret, struct pst_err *err)
 {
@@ -594,8 +594,8 @@ static void upload_pump(struct pst_object_upload *up)
 }
 
 /* Returns 0 if windows may be used for this upload. For an object of one part, a server that
- * ignores tokens would store an empty object for a moment. So the server must have moved a PUT
- * through a window before. */
+ * ignores tokens would store an empty object for a moment. So such an object needs a server that
+ * has moved a PUT through a window before, unless the caller allows only windows. */
 static int one_part_check(const struct pst_object_upload *up,
 			  const struct pst_object_windows *windows, struct pst_err *err)
 {
@@ -606,8 +606,8 @@ static int one_part_check(const struct pst_object_upload *up,
 			"through a window");
 }
 
-/* Returns 0 if a write may be reported as one whose bytes move through windows, and not through the
- * CPU's copies for HTTP. An object of one part then uses a window, too. */
+/* Returns 0 if the bytes of a write may be reported as moving through windows. An object of one
+ * part then uses a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
 	if (!up->windows)

@@ -51,7 +51,7 @@ struct upload_window {
 	struct pst_window *window;
 };
 
-/* The result of a part that the server has. The part itself has been freed. */
+/* The result of a part that the server has stored. Its struct part has been freed. */
 struct sent {
 	char *etag;
 	uint64_t len, crc;

@@ -64,7 +64,7 @@ bool pst_object_region_is_valid(const char *region);
 /* Parses an endpoint such as "http://127.0.0.1:9000". */
 int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
 			    struct pst_err *err);
-/* Longest "HOST:PORT", with its NUL. */
+/* Maximum length in bytes of "HOST:PORT", with its NUL. */
 #define PST_OBJECT_AUTHORITY 272
 /* Writes "HOST[:PORT]", the value of the header Host. The default port is left out. */
 void pst_object_server_authority(const struct pst_object_server *server,

@@ -41,7 +41,8 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
-/* Whether the server can access windows in the memory of one device, as its last answer showed. */
+/* Whether the server can access windows in the memory of one device, by the result of the last
+ * test. */
 struct reach {
 	struct reach *next;
 	uint64_t serial; /* serial number of the device */
@@ -59,7 +60,8 @@ struct pst_object_windows {
 	/* time (pst_now_ns) from which the server gets tokens again; 0: not in this process */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
-	_Atomic bool answered; /* the server has moved the bytes of a PUT */
+	/* whether the server has moved the bytes of a PUT through a window */
+	_Atomic bool answered;
 	/* `why` is the message for `shut`; the lock protects it and `reaches` */
 	struct pst_err why;
 	struct reach *reaches;

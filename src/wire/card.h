@@ -66,7 +66,7 @@ void pst_card_queue_close(struct pst_card_queue *queue);
  * waits. Returns 0 or a negative errno. */
 int pst_card_queue_wait(struct pst_card_queue *queue, const struct pst_wire_channel *channel,
 			struct ibv_wc *out, struct pst_err *err);
-/* Returns the error for a completion that failed. */
+/* Stores in *err the error for a failed completion. Returns its -errno. */
 int pst_card_status_fail(const struct pst_verbs *v, enum ibv_wc_status status, struct pst_err *err);
 
 /* Address and numbers of the queue pair at the other side of a connection. */

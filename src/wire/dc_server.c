@@ -29,7 +29,7 @@ struct dc_peer {
 	const struct pst_mlx5 *mlx5;
 	uint64_t key;
 	struct ibv_pd *pd;
-	struct ibv_mr *mr; /* the channel's staging memory, without remote access */
+	struct ibv_mr *mr; /* registration of the channel's staging memory, without remote access */
 	struct pst_card_queue queue;
 	struct ibv_qp *dci;
 	struct ibv_qp_ex *ex;

@@ -36,8 +36,8 @@ enum phase { PREPARING, PAIRED, ENDED };
 
 /* The network card's objects and the protocol state of one window. */
 struct exchange {
-	/* a protection domain for this window only, so that servers of other windows cannot access
-	 * it */
+	/* A protection domain for this window only, so that servers of other windows cannot access
+	 * its memory. */
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
 	struct ibv_cq *cq;
@@ -46,7 +46,7 @@ struct exchange {
 	uint32_t psn, cookie;
 	bool open; /* whether the server has a session for the window */
 	struct pst_hipobj_offer offer;
-	struct pst_hipobj_ready ready; /* values for READY and CANCEL */
+	struct pst_hipobj_ready ready; /* values for the headers of READY and CANCEL */
 	struct pst_hipobj_texts texts;
 	struct exchange *next; /* next entry of hipobj_state.stuck */
 };
@@ -61,8 +61,8 @@ struct hipobj_state {
 
 /* ---- windows ---- */
 
-/* Frees a window's objects. Returns 0, or the error code of the first object that cannot be
- * freed. */
+/* Frees a window's network card objects, and `x` itself. Returns 0, or the error code of the first
+ * object that cannot be freed. */
 static int exchange_close(const struct pst_card *card, struct exchange *x)
 {
 	/* Destroys the queue pair first. Afterwards the server cannot access memory through the

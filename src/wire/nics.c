@@ -8,8 +8,7 @@
 #include "core/base/log.h"
 #include "wire/common.h"
 
-/* After a failed transfer, a network card gets no window for this time in ms, unless all other
- * cards are worse. */
+/* After a failed transfer, windows prefer other network cards with a link for this time in ms. */
 #define AVOID_MS 10000
 /* Added to a card's distance to the window's memory, so that such a card comes after all others. */
 #define RANK_AVOIDED 1000u

@@ -89,8 +89,8 @@ static void conn_evict(struct rc1_state *s)
 	conn_end(s, oldest);
 }
 
-/* Accepts a connection. Adds it to the list before that, because the server may access windows at
- * once, and a release must then be able to stop the connection's queue pair. */
+/* Accepts a connection, after adding it to the list. The server may access windows at once, and a
+ * release must then find the connection in the list to stop its queue pair. */
 static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 {
 	/* The client sends nothing, but a queue pair must have space for at least one request. */

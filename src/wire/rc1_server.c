@@ -26,7 +26,8 @@
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
-/* minimum length of a segment that the card accesses directly */
+/* minimum length in bytes of a segment that the card accesses directly, without the staging
+ * memory */
 #define DIRECT_MIN (256u << 10)
 /* maximum number of bytes of one direct transfer */
 #define DIRECT_LEN (1u << 20)

@@ -496,7 +496,7 @@ static void *channel_run(void *arg)
 static int channel_open(struct pst_wire_server *server, struct pst_wire_channel *channel,
 			struct pst_err *err)
 {
-	/* With EPOLLEXCLUSIVE, a new move wakes one idle channel instead of all. */
+	/* With EPOLLEXCLUSIVE, a new move wakes one idle channel (worker thread) instead of all. */
 	struct epoll_event job = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = &server->jobs};
 	struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
 	int code;

@@ -19,8 +19,8 @@
 #include "wire/tcp1.h"
 #include "wire/common.h"
 
-/* Maximum number of WRITE commands without a reply. Their replies must fit in the socket's buffer,
- * because the server does not read them while it sends. */
+/* Maximum number of WRITE commands without a reply. Until this number is reached, the server does
+ * not read the replies, so they must fit in the socket's buffer. */
 #define WRITES_MAX 64
 #define READS_MAX 4 /* maximum number of READs without a reply */
 

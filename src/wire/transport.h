@@ -120,7 +120,8 @@ struct pst_wire_listener {
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
-	unsigned generation; /* pst_fork_check compares it, to detect use in a forked child */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	unsigned generation;
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
 	/* the listeners of one transport are consecutive */
@@ -141,7 +142,7 @@ struct pst_wire_client {
 	unsigned buffer_count, retired_count;
 	uint64_t next_buffer;
 	struct pst_wire_grant *grants;
-	struct pst_wire_grant *free, **free_end; /* list of free grants */
+	struct pst_wire_grant *free, **free_end; /* list of the grants that no window uses */
 };
 
 /* A connection from a server. A transport's struct begins with it. */
@@ -303,7 +304,8 @@ struct pst_wire_network {
 
 struct pst_wire_server {
 	const struct pst_wire_devices *devices;
-	unsigned generation; /* pst_fork_check compares it, to detect use in a forked child */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	unsigned generation;
 	struct penstock_object_server_opts opts;
 	const struct pst_wire_server_ops *ops[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned ops_count;
@@ -314,7 +316,7 @@ struct pst_wire_server {
 	struct pst_wire_channel *channels;
 	int jobs; /* eventfd that counts queued moves */
 	int stop; /* eventfd that becomes readable when the server is closed */
-	int done; /* eventfd that is readable while completions wait */
+	int done; /* eventfd that is readable while completed moves wait to be taken */
 	_Atomic uint64_t resolved, malformed, declined, moves, failed;
 	/* Number of bytes that have moved, by kind of token and by direction: [0] out (GET), [1] in
 	 * (PUT). */

@@ -5,7 +5,7 @@
  * Functions of the data path, such as ibv_post_send, are inline functions of the headers. They call
  * the card's driver through the context's table, and need no symbol.
  *
- * Each member of the struct has the signature of the library's function, and its name without the
+ * Each member of the struct has the signature of a function of the libraries. Its name lacks the
  * prefix of the library, because some of the full names are also macros. create_qp is that of
  * librdmacm, and create_plain_qp that of libibverbs.
  */
