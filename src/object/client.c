@@ -184,8 +184,7 @@ void penstock_object_client_close(struct penstock_object_client *client)
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
 	if (client->link) {
-		/* The plane detects that the connection is closed, and then releases this client's
-		 * windows. */
+		/* The plane sees the end of the connection, and releases the windows. */
 		pst_plane_link_close(client->link);
 	} else {
 		pst_object_requests_close(&client->requests);

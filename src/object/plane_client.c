@@ -51,8 +51,7 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 		return pst_fail_errno(err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u windows of the buffer are open: release them first",
 				      windows);
-	/* Ignores an error, which means that the plane process has ended. Then it does not map the
-	 * memory any more. */
+	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
 	(void)pst_plane_ask_id(buffer->link, PST_PLANE_MEMORY_CLOSE, buffer->id, &answer,
 			       &(struct pst_err){0});
 	pst_plane_buffer_free(buffer);

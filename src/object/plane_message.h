@@ -85,10 +85,10 @@ struct pst_plane_fd {
 
 struct pst_plane_memory {
 	uint64_t len;
-	uint32_t cuda; /* 1: memory of a GPU, which `exported` describes; 0: host memory */
-	/* Number of file descriptors that FD messages have passed before. For host memory it is 2:
-	 * slot 0 is readable and writable, and slot 1 is only readable. For memory of a GPU it is 1
-	 * if `exported` needs a descriptor, otherwise 0. */
+	uint32_t cuda; /* 1: `exported` describes memory of a GPU */
+	/* Number of slots in use. For host memory it is 2: slot 0 has a descriptor for reading and
+	 * writing, and slot 1 one for reading only. For memory of a GPU it is 1 if `exported` has a
+	 * descriptor, otherwise 0. */
 	uint32_t fds;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };

@@ -28,8 +28,8 @@ int pst_plane_resolve(struct pst_plane_link *link, const char *token, size_t len
 		      const struct penstock_object_peer *peer, struct pst_plane_remote **out,
 		      struct pst_err *err);
 void pst_plane_forget(struct pst_plane_remote *remote);
-/* Asks the plane to move bytes between segments of this server and a client's window. Each segment
- * must be in the list `memories`, or be a range of a file. */
+/* Asks the plane to start a move. Each segment must be in the server's list of memory, or be a
+ * range of a file. */
 int pst_plane_move(const struct pst_plane_remote *remote, enum penstock_op op, uint64_t off,
 		   const struct penstock_object_seg *segs, unsigned seg_count,
 		   const struct pst_plane_memory_of *memories, struct pst_end *end,

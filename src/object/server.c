@@ -223,8 +223,7 @@ int penstock_object_server_free(struct penstock_object_server *server, void *ptr
 	if (!m)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the server has not allocated this memory");
-	/* Ignores an error, which means that the plane process has ended. Then it does not map the
-	 * memory any more. */
+	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
 	if (server->link)
 		(void)pst_plane_ask_id(server->link, PST_PLANE_MEMORY_CLOSE, m->id, &answer, &err);
 	pst_shared_close(&m->shared);
@@ -347,8 +346,7 @@ static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op
 	if (!end)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a move");
 	end->move.user = user;
-	/* Holds the lock until the plane has answered, so that no other thread frees the memory of
-	 * the segments before. */
+	/* Holds the lock, so that no other thread frees the memory that pst_plane_move looks up. */
 	pthread_mutex_lock(&remote->server->lock);
 	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories, end,
 			     err);

@@ -16,7 +16,7 @@ struct pst_shared {
 	/* two descriptors of host memory: `fd` for reading and writing, `read_fd` for reading
 	 * only */
 	int fd, read_fd;
-	struct penstock_export exported; /* describes memory of a GPU to the other process */
+	struct penstock_export exported; /* export of the memory of a GPU */
 };
 #define PST_SHARED_ALIGN (2u << 20)
 
@@ -29,8 +29,7 @@ int pst_shared_open(struct pst_shared *out, struct pst_err *err);
 /* Replaces the pages of a range of host memory by private pages with the same contents. Then other
  * processes that map the memory cannot change it, because they keep the old pages. */
 int pst_shared_cut(struct pst_shared *shared, uint64_t off, uint64_t len, struct pst_err *err);
-/* Frees memory that this process allocated, or unmaps that of another process. Closes the
- * descriptors. */
+/* Frees the memory, or ends the mapping of another process's memory. Closes the descriptors. */
 void pst_shared_close(struct pst_shared *shared);
 
 #endif

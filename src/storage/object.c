@@ -398,8 +398,8 @@ static void check_give_up(const struct pst_object *object)
 		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
 }
 
-/* Adds the bytes of a read to the checksum of the whole object, except bytes that earlier reads
- * have added. Fails if all bytes have been added and the checksum differs from the server's. */
+/* Adds the bytes of a read to the object's checksum, except bytes that have been added before.
+ * Fails if these bytes complete the checksum and it is wrong. */
 static int64_t read_check(struct object_read *read)
 {
 	struct pst_object *object = read->object;
@@ -409,7 +409,7 @@ static int64_t read_check(struct object_read *read)
 	enum pst_object_sum_state before = PST_OBJECT_SUM_NONE, state = before;
 	char expected[17], found[17];
 
-	if (!sum->pieces) /* set at the open only, so this needs no lock */
+	if (!sum->pieces) /* constant since the open */
 		return (int64_t)len;
 	pthread_mutex_lock(&object->lock);
 	while (state != PST_OBJECT_SUM_WRONG && (n = pst_object_sum_gap(sum, &at, first + len))) {
@@ -462,8 +462,7 @@ static int64_t read_check_window(struct object_read *read)
 			      (unsigned long long)verdict->crc64);
 }
 
-/* Completes a read. The caller guarantees that the server cannot access the read's memory any
- * more. */
+/* Completes a read. The server must have no access to the read's memory any more. */
 static void read_finish(struct object_read *read, int64_t result)
 {
 	struct pst_object_call *call = &read->call;

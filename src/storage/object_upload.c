@@ -30,9 +30,8 @@
 #include "storage/object_sum.h"
 
 #define PART_UNIT (1ull << 20)
-/* If the object's length is unknown, the length of parts doubles after each PARTS_EQUAL parts. So
- * 10,000 parts, the maximum, have 8 TB, which is more than the 5 TB that S3 allows for an
- * object. */
+/* If the object's length is unknown, parts become longer: after each PARTS_EQUAL parts, the length
+ * doubles. So 10,000 parts, the maximum, have 8 TB; S3 allows 5 TB. */
 #define PARTS_EQUAL 1000u
 #define SPANS_MAX 256 /* maximum number of separate written ranges of a part */
 

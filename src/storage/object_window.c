@@ -41,8 +41,7 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
-/* Whether the server can access windows in the memory of one device, by the result of the last
- * test. */
+/* Whether the server can access windows in the memory of one device, as its last answer showed. */
 struct reach {
 	struct reach *next;
 	uint64_t serial; /* serial number of the device */
@@ -338,8 +337,7 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 
 /* ---- which devices the server reaches ---- */
 
-/* Returns the stored result of the test with the device `dev`, or NULL. The caller holds the
- * lock. */
+/* Finds the server's answer about a device, with the lock. */
 static struct reach *reach_find(const struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {
@@ -525,9 +523,8 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	       error && pst_object_code_is(error, codes);
 }
 
-/* Changes the verdict for a window in the memory of a device. If the bytes have not come through
- * this window, they must come through another one, because a body cannot go to the device. The same
- * holds if the server sent a checksum, which the CPU cannot compare with bytes in a GPU. */
+/* Changes the verdict about a window in the memory of a device: the bytes must come through another
+ * window if they have not come through this one. The CPU cannot compare them with a checksum. */
 static void judge_device(struct pst_object_grant *grant)
 {
 	struct penstock_object_verdict *verdict = &grant->verdict;
