@@ -32,7 +32,7 @@ static enum pst_http_verdict test_judge(struct pst_object_call *call)
 	return PST_HTTP_FAIL;
 }
 
-/* Sends the test request. Returns 0 if the server has moved the bytes through the window. */
+/* Makes the request. Returns 0 if the server has moved the bytes. */
 static int test_run(struct test *test, const char *etag, uint64_t len, struct pst_err *err)
 {
 	struct pst_object_call *call = &test->call;
@@ -64,8 +64,7 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	return ret;
 }
 
-/* Opens a window in the memory of `dev` for the test, sends the test request, and closes the
- * window. */
+/* Asks the server, through a window that is used for nothing else. */
 static int reach_ask(const struct pst_object_place *place, const char *etag, uint64_t length,
 		     struct pst_object_windows *windows, struct penstock_device *dev,
 		     struct pst_err *err)

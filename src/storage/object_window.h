@@ -52,7 +52,7 @@ int pst_object_windows_reach(struct pst_object_windows *windows, const struct pe
 void pst_object_windows_tested(struct pst_object_windows *windows,
 			       const struct penstock_device *dev, const struct pst_err *why);
 
-/* The use of a window by one request, from the open until the release. */
+/* The use of a window by one request. */
 struct pst_object_grant {
 	struct pst_object_windows *windows;
 	struct pst_window *window;
