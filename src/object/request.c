@@ -363,7 +363,7 @@ static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
 		return PST_HTTP_TEXT;
 	case PENSTOCK_OBJECT_BODY:
 		/* The body will be received into the window's memory, so the server must not have
-		 * access to that any more. */
+		 * access to it any more. */
 		if (t->no_body || !pst_wire_revoke(t->target->grant))
 			break;
 		if (window_release(t) || body_prepare(t)) {
@@ -440,7 +440,8 @@ static void transfer_ended(struct pst_object_call *call)
 	pthread_mutex_lock(&t->requests->lock);
 	t->flying = false;
 	pthread_mutex_unlock(&t->requests->lock);
-	/* transfer_judge has not seen a response whose status is not 2xx, so it is judged here. */
+	/* transfer_judge handles only responses with a status 2xx, so any other response is judged
+	 * here. */
 	if (call->token && !call->http.result && call->http.head.status / 100 != 2) {
 		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 		if (window_judge(t, code) == PENSTOCK_OBJECT_ERROR &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gate: prevents that direct writes and cached writes to one range of a file are in flight at
+/* The gate: keeps direct writes and cached writes to one range of a file from being in flight at
  * the same time. See file_gate.c. */
 #ifndef PST_STORAGE_FILE_GATE_H
 #define PST_STORAGE_FILE_GATE_H

@@ -637,7 +637,8 @@ void pst_file_close(struct penstock_storage *st)
 
 	if (file->replace)
 		created_remove_logged(file);
-	/* A created file: removes the reserved or padded bytes after the last written byte. */
+	/* If the file replaces no other one, removes the reserved or padded bytes after its last
+	 * written byte. */
 	else if (length_truncate(file, end < file->length ? end : file->length, &err))
 		pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	file_free(file);

@@ -6,7 +6,7 @@
 #include "storage/object_upload.h"
 
 /* Ends the upload without storing an object. Blocks until the server has removed the parts, but not
- * longer than `limits` allows, which may be NULL. After an error, the function may be called
+ * longer than `limits` allows. `limits` may be NULL. After an error, the function may be called
  * again. */
 int pst_object_upload_abort(struct pst_object_upload *upload,
 			    const struct penstock_end_opts *limits, struct pst_err *err);

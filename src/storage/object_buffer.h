@@ -23,8 +23,8 @@ void pst_object_buffers_close(struct pst_object_upload *up);
 /* Returns whether a buffer will become free without further writes: a part is being sent, or is
  * about to be sent. */
 bool pst_object_buffers_move(const struct pst_object_upload *up);
-/* Returns the window whose memory is the buffer `mem`, or NULL if the server has no access to
- * it. */
+/* Returns the window whose memory is the buffer `mem`, or NULL if the buffer is not a window,
+ * memory that the server may access. */
 struct pst_window *pst_object_buffer_window(const struct pst_object_upload *up, const char *mem);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "storage/object_upload.h"
 
-/* Stores the object on the server, and stores its ETag and length in *etag and *length. Blocks, but
+/* Stores the object on the server. Writes its ETag to `etag` and its length to *length. Blocks, but
  * not longer than the limits allow. After an error, the function may be called again. */
 int pst_object_upload_commit(struct pst_object_upload *upload,
 			     const struct penstock_end_opts *limits, char *etag, size_t etag_len,

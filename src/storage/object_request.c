@@ -631,8 +631,8 @@ void pst_object_xml_text(const struct pst_text *body, const char *name, char *ou
 
 	out[0] = '\0';
 	snprintf(tag, sizeof(tag), "<%s>", name);
-	/* A NUL ends body->at. If a NUL is among the response's own bytes, it is not XML, and what
-	 * follows is ignored. */
+	/* body->at ends with a NUL. If the response itself contains a NUL, it is not XML, and what
+	 * follows the NUL is ignored. */
 	at = body->at && body->len ? strstr(body->at, tag) : NULL;
 	if (!at)
 		return;

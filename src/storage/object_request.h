@@ -27,7 +27,7 @@ struct pst_object_place {
 	/* signing keys that were derived from the secret in `settings`; NULL if there is no memory
 	 * for them */
 	struct pst_sigv4_day *day;
-	/* its name begins with the bucket's name unless `path` contains the bucket */
+	/* the server's name begins with the bucket's name unless `path` contains the bucket */
 	struct pst_object_server server;
 	struct pst_http_endpoint *endpoint;
 	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */

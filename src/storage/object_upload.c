@@ -248,7 +248,7 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 
 static int part_start(struct part *part, struct pst_err *err);
 
-/* Sends a part again after the server has not fetched it through the window: in an HTTP body. If
+/* Sends a part again, in an HTTP body, because the server has not fetched it through the window. If
  * the caller allows only windows, offers the window again, provided that the error may be
  * temporary. */
 static void part_resend(struct part *part)
@@ -345,7 +345,7 @@ static int part_offer(struct part *part, struct pst_err *err)
 }
 
 /* Starts the request that uploads a part. The first attempt offers the part's window to the server.
- * If that is not possible, and after it, the part is in the request's body. */
+ * If that is not possible, and in later attempts, the part is the body of the request. */
 static int part_start(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;

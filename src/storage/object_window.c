@@ -30,7 +30,8 @@
 /* If a test has shown that a server has no access to a device's memory, the next test is made after
  * this time in nanoseconds. */
 #define REACH_NS 60000000000u
-#define LONG (1u << 20) /* in bytes; ending the registration of a longer window gets a thread */
+/* in bytes; the registration of a longer window is ended on a separate thread */
+#define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
  * at the same address, and if they use the same transports and the same setting of `encrypt`. */

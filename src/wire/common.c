@@ -227,8 +227,7 @@ static bool network_has(const struct pst_wire_network *network, const unsigned c
 }
 
 /* Returns whether the server may connect to the address `named` in a token, if the HTTP request
- * with the token came from `from`. This prevents that a token makes the server connect to other
- * hosts. */
+ * with the token came from `from`. So a token cannot make the server connect to other hosts. */
 static bool may_name(const struct pst_wire_server *server, const unsigned char *named,
 		     const unsigned char *from)
 {
@@ -274,8 +273,8 @@ int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short event
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
 	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
 
-	/* Each call starts the time limit anew, because bytes have moved since the last one. The
-	 * deadline of the whole move stays the same. */
+	/* Each call starts the time limit `timeout_ms` anew, so it ends only a move that makes no
+	 * progress. The deadline of the whole move stays the same. */
 	if (until > channel->deadline_ms)
 		until = channel->deadline_ms;
 	for (; now <= until; now = pst_wire_now_ms()) {

@@ -31,7 +31,7 @@
 #define ARRIVE_MS 100
 #define PATH "/.hipobj-rc/"
 
-/* The request that a window needs next: PREPARING: PREPARE; PAIRED: READY; ENDED: none. */
+/* The request that a window needs next. PREPARING: PREPARE. PAIRED: READY. ENDED: none. */
 enum phase { PREPARING, PAIRED, ENDED };
 
 /* The network card's objects and the protocol state of one window. */

@@ -3,9 +3,9 @@
  * The server half of transport hipobj-rc-v2 (s3/hipobj.h). A PREPARE request opens a session. It
  * has a queue pair, connected to the client's, and memory for all bytes of its transfer. GET: moves
  * copy the bytes into this memory, and then one RDMA write with the session's cookie sends all of
- * them. It must be one, because clients count the bytes of the write that has the cookie. PUT: one
- * such write of the client fills the memory. server.c calls prepare, ready and forget on any
- * thread, and moves on the thread of a channel.
+ * them. It must be a single write, because clients count the bytes of the write that has the
+ * cookie. PUT: one such write of the client fills the memory. server.c calls prepare, ready and
+ * forget on any thread, and moves on the thread of a channel (worker thread).
  *
  * Limits: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. The memory
  * of a PUT is registered for writing and for this session only, and that of a GET for no remote

@@ -73,8 +73,8 @@ int pst_wire_memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
 	if (ret)
 		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
 	b->ptr = ptr;
-	/* If the driver cannot share the memory with other processes, only transport shm1 cannot
-	 * use it. */
+	/* If the driver cannot share the memory with other processes, transport shm1 cannot use it,
+	 * but the others can. */
 	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
 	return 0;
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One endpoint of libfabric for one-sided transfers (the other side's CPU takes no part), with the
- * libfabric objects that it needs. Only this file calls libfabric, for ofi1_client.c and
- * ofi1_server.c. libfabric is loaded when the first endpoint is opened. One thread at a time may
- * use an object of this file. Bytes move only while a thread is in pst_ofi_progress or
- * pst_ofi_start.
+ * libfabric objects that it needs. Only ofi.c calls libfabric, for ofi1_client.c and ofi1_server.c.
+ * libfabric is loaded when the first endpoint is opened. One thread at a time may use an object of
+ * this file. Bytes move only while a thread is in pst_ofi_progress or pst_ofi_start.
  */
 #ifndef PST_WIRE_OFI_H
 #define PST_WIRE_OFI_H
@@ -33,8 +32,8 @@ struct pst_ofi_op {
 struct pst_ofi;
 struct pst_ofi_memory; /* a registration of memory that other hosts may access */
 
-/* Returns whether this file can use a provider: the name of its endpoints must be a socket address,
- * and an access with a wrong key must fail. Sets *tcp to whether its endpoint listens for TCP
+/* Returns whether this file can use a provider: the name of an endpoint must be a socket address,
+ * and an access with a wrong key must fail. *tcp tells whether the endpoint listens for TCP
  * connections at that address. */
 bool pst_ofi_known(const char *provider, bool *tcp);
 /* Loads libfabric. */
@@ -69,7 +68,7 @@ int pst_ofi_name(struct pst_ofi *ofi, unsigned char out[PST_TOKEN_NAME_MAX], siz
 int pst_ofi_register(struct pst_ofi *ofi, void *ptr, size_t len, enum penstock_op op, uint64_t key,
 		     struct pst_ofi_memory **out, uint64_t *base, uint64_t *used,
 		     struct pst_err *err);
-/* Ends a registration, so that later transfers are refused. A transfer that has begun continues. */
+/* Ends a registration: refuses transfers that begin later. A transfer that has begun continues. */
 int pst_ofi_unregister(struct pst_ofi_memory *memory, struct pst_err *err);
 
 /* ---- for a server ---- */

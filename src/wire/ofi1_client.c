@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of transport ofi1: one endpoint of libfabric, and a registration of exactly the
- * bytes of each window. client.c calls these functions. Bytes move only while the client's thread
- * is in ofi1_progress, which holds the state's lock. So no byte moves while another thread holds
- * the lock.
+ * bytes of each window. Called by client.c. The client's thread moves the bytes, with the state's
+ * lock, so no byte moves while another thread holds the lock.
  *
  * If a registration ends, the provider still continues a transfer that it has begun. So a release
- * closes the endpoint, unless the server's response proves that all transfers have ended. The next
- * window opens another endpoint. Servers whose transfers are broken off get an error.
+ * closes the endpoint, unless the response shows that the server has ended all transfers. The next
+ * window opens another endpoint. Servers whose transfers are broken off see an error.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,8 +32,8 @@ static const char *const preferred[] = {"tcp", "net", "tcp;ofi_rxm"};
 struct ofi1_state {
 	pthread_mutex_t lock; /* protects all members */
 	struct pst_ofi *ofi;
-	/* Descriptor of the listener. It is an epoll descriptor, which waits for the endpoint's
-	 * descriptor and for `wake`. */
+	/* descriptor of the listener: an epoll that waits for the endpoint's descriptor and for
+	 * `wake` */
 	int epoll;
 	int wake; /* eventfd that wakes the thread when a window is opened */
 	unsigned windows;

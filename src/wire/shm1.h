@@ -8,8 +8,8 @@
  * client replies WINDOW, with the id of the window's memory and a range of it. If the server has
  * not mapped this memory yet, it sends WANT, and the client replies MEMORY with a file descriptor
  * (SCM_RIGHTS) or the GPU driver's handle. The server copies the bytes, and sends DONE. A release
- * of the window waits for DONE. It sends REVOKE, after which the server stops copying and sends
- * DONE. With DROP, the client reports that it has freed memory.
+ * of the window waits for DONE. The release sends REVOKE, after which the server stops copying and
+ * sends DONE. With DROP, the client reports that it has freed memory.
  */
 #ifndef PST_WIRE_SHM1_H
 #define PST_WIRE_SHM1_H
