@@ -131,8 +131,8 @@ static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 	whole->cut = false;
 }
 
-/* Takes a free big slot. If there is none, makes one of a slot that was cut into parts, if all its
- * parts are free. */
+/* Takes a free big slot. If there is none, joins the parts of a slot that was cut, if all its parts
+ * are free. */
 static struct pst_slot *slot_get_big(struct pst_slots *slots)
 {
 	struct pst_slot *slot = slot_take_free(slots, 0);

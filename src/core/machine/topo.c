@@ -85,9 +85,8 @@ static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 	return -1;
 }
 
-/* Returns the index of the lowest bridge that is above both devices, or -1 if there is none. Sets
- * *far to a number of steps up the tree: from the device that is farther from this bridge to the
- * bridge. */
+/* Returns the index of the lowest bridge that is above both devices, or -1 if there is none. Counts
+ * the steps from each device up the tree to this bridge, and sets *far to the larger count. */
 static int common_bridge_find(const struct pst_topo *topo, int a, int b, int *far)
 {
 	int at, up_a, up_b;
