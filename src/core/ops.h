@@ -356,7 +356,7 @@ struct penstock_device {
 	_Atomic uint64_t page_cache;
 };
 
-/* Facts about a pointer that the device's backend finds out. */
+/* What the device's backend has found out about a pointer. */
 struct pst_memory {
 	uint64_t base, len; /* address and length of its allocation; len is 0 if they are unknown */
 	/* Unique number of the allocation, so that a later allocation at this address differs;
@@ -681,12 +681,12 @@ struct pst_chunk {
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;	   /* number of paths on which the chunk has failed */
 	uint16_t tried;	   /* bit i is set if the chunk has failed on path i */
-	uint8_t residency; /* enum pst_residency, set at its claim or by a probe */
+	uint8_t residency; /* enum pst_residency, set at the claim or by a probe */
 	/* Whether the chunk's read brings its bytes into the page cache. This may be true although
 	 * `residency` is PST_WARM: see cache_fill.h. */
 	bool fills_cache;
-	/* Number of bytes after `len` that move too, to complete a block; their memory is the spare
-	 * memory (`room`) after the segment's buffer. */
+	/* Number of bytes after the first `len` bytes that move too, to complete a block. Their
+	 * memory is the spare memory (`room`) after the segment's buffer. */
 	uint32_t pad;
 	const char *engine; /* name of the engine that carried it; static */
 	/* slot of the lane's staging memory that the chunk uses, or NULL */

@@ -267,8 +267,8 @@ static int pump_start(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Waits until every request of the pump has completed. Each request is counted on the lane to which
- * it was passed first, so waiting for one lane after the other is enough. */
+/* Waits until every request of the pump has completed. Each request counts only for the lane to
+ * which it was passed first. So the function can wait for one lane after the other. */
 static void pump_await_requests(struct pst_pump *pump)
 {
 	unsigned times = 0;

@@ -148,8 +148,8 @@ static int copies_add(void *arg, const struct pst_part *part, char *mem)
 	return 0;
 }
 
-/* Lists the copies of one round, which is the device's operations for one piece of the stage.
- * Returns false if the stage's list of copies is full. */
+/* Adds the copies of one round (the device's operations for one piece of the stage) to the stage's
+ * list of copies. Returns false if this list is full. */
 static bool round_list(struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;
@@ -161,7 +161,7 @@ static bool round_list(struct pst_request *req, unsigned round)
 	return !ret;
 }
 
-/* Sets *word to `value`, unless it is higher already. Several threads may do so at once. */
+/* Sets *word to `value`, unless *word is higher already. Several threads may do so at once. */
 static void word_raise(uint64_t *word, uint64_t value)
 {
 	uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);

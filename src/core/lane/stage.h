@@ -62,9 +62,9 @@ struct pst_stage {
 	unsigned pieces, rounds;
 	/* The value that the stream stores in `passed` when it has passed the request. */
 	_Atomic unsigned last;
-	/* True if a GPU kernel makes the copies of a round. It reads their addresses when it runs,
-	 * because they are not known at submit. If false, the copies were queued on the stream at
-	 * submit. */
+	/* True if a GPU kernel makes the copies of a round. The kernel reads the addresses of the
+	 * copies when it runs, because they are not known at submit. If false, the copies were
+	 * queued on the stream at submit. */
 	bool by_kernel;
 	/* For copies by the GPU kernel: the list of rounds, and the list of their copies. Both
 	 * lists are in pinned memory. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: the paths that a request may use, in order of preference. A function without side effects
- * computes three lists from the results of the path probes. They are for cold bytes (not in the
- * page cache), for warm bytes (in the page cache), and for bytes of unknown residency. It does no
- * I/O and no allocation. Requests, `penstock explain` and the property tests call the same
+ * Plans: the paths that a request may use, in order of preference. One function computes three
+ * lists from the results of the path probes: for cold bytes (not in the page cache), for warm bytes
+ * (in the page cache), and for bytes of unknown residency. The function has no side effects, does
+ * no I/O and allocates nothing. Requests, `penstock explain` and the property tests call the same
  * function.
  */
 #ifndef PST_CORE_PLAN_H
