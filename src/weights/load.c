@@ -247,9 +247,9 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	/* own_pages says that an extent's first and last memory page contain no other data, so that
-	 * pst_place_widen may read whole pages there. This is true for every extent that
-	 * pst_place_widen would widen, because pst_place_tensors has placed it so. */
+	/* pst_place_tensors places the tensors so that no other data shares the first and the last
+	 * memory page of an extent that pst_place_widen would widen. So pst_place_widen may read
+	 * whole pages there. */
 	extents->own_pages = true;
 	/* Handles one device after the other, so that extents of adjacent tensors follow each
 	 * other and are joined. The list is sorted by file later. */
@@ -381,9 +381,10 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
-/* Speeds measured with four processes that load one model (bench/README.md): with PENSTOCK_FAST, 65
- * GB/s, because the CPUs copy from the page cache. With PENSTOCK_THRIFTY, 36 GB/s if the files must
- * first be registered with the GPU, and 105 GB/s if they are still registered from earlier
+/* Returns PENSTOCK_FAST for several ranks and files that may change, because of speeds measured
+ * with four processes that load one model (bench/README.md). PENSTOCK_FAST reaches 65 GB/s, because
+ * the CPUs copy from the page cache. PENSTOCK_THRIFTY reaches 36 GB/s if the files must first be
+ * registered with the GPU. It reaches 105 GB/s if the files are still registered from earlier
  * loads. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {

@@ -130,8 +130,9 @@ static int fail_cancelled(void)
 				"cancelled by the caller");
 }
 
-/* Returns the file offset at which a request stopped. If that offset is in the bytes that are
- * read before a tensor, returns the offset of the tensor's first byte. */
+/* Returns the file offset at which a request stopped. Before some tensors, a request also reads
+ * bytes that no tensor needs. If it stopped in such bytes, returns the offset of the tensor's first
+ * byte. */
 static uint64_t stop_offset(const struct pst_extent *extents, size_t count, uint64_t off)
 {
 	for (size_t i = 0; i < count; i++) {

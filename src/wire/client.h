@@ -82,8 +82,8 @@ enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
  * is closed. */
 bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant, uint64_t id);
 void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
-/* Ends the access of a connection's server to the window that it has open. The caller holds
- * client->lock. */
+/* Ends the access of the connection's server to the window `conn->grant`. Does nothing if that is
+ * NULL. The caller holds client->lock. */
 void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
 /* Sets the epoll events for which the client's thread waits on this connection. */
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);

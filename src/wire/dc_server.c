@@ -102,8 +102,8 @@ static int initiator_connect(const struct dc_peer *d)
 	return code;
 }
 
-/* Opens the card and the objects that the channel needs to reach the client. After -EOPNOTSUPP, the
- * server declines the token, and the bytes move as an HTTP body. */
+/* Opens the card and the objects that the channel needs to reach the client. If this fails with
+ * -EOPNOTSUPP, the server declines the token, and the bytes move as an HTTP body. */
 static int initiator_open(struct pst_wire_channel *channel, struct dc_peer *d, struct pst_err *err)
 {
 	struct ibv_ah_attr way;

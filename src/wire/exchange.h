@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions for the transport hipobj-rc-v2, whose requests PREPARE, READY and CANCEL replace a GET
- * or PUT with a token. These requests are called an exchange. src/object and
+ * Functions for the transport hipobj-rc-v2. It has no GET or PUT with a token. Instead the client
+ * sends the requests PREPARE, READY and CANCEL, which are called an exchange. src/object and
  * storage/object_exchange.c call the functions.
  */
 #ifndef PST_WIRE_EXCHANGE_H
