@@ -183,8 +183,8 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return 0;
 }
 
-/* Receives the reply to the READ command `seq`, and the bytes at offset `at` of the move that
- * follow it. */
+/* Receives the reply to the READ command `seq`, and then the command's bytes, which belong at
+ * offset `at` of the move. */
 static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uint64_t seq,
 		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
 {

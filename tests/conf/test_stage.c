@@ -300,9 +300,9 @@ static void writes(void **state)
 	close(fd);
 }
 
-/* Requests are refused when they need more pinned memory than there is, until earlier requests
- * complete. The requests are on several streams, because a hardware queue holds about 1,020
- * operations, and each request needs 13. */
+/* A request that needs more pinned memory than is free is refused until earlier requests complete.
+ * The requests are on several streams, because a hardware queue holds about 1,020 operations, and
+ * each request needs 13. */
 static void too_many_requests(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};

@@ -253,7 +253,8 @@ static void *disturb(void *arg)
 	api->cuCtxSetCurrent(ctx);
 	for (; !stop; disturbed[kind]++) {
 		disturb_once(kind, pages);
-		/* A thread that never pauses would keep the driver's lock from the others. */
+		/* Without a pause, this thread could keep the other threads from getting the
+		 * driver's lock. */
 		usleep(200);
 	}
 	free(pages);
