@@ -2,9 +2,10 @@
 /*
  * Implements two of the three ways to receive a model (iter.c has the third): the whole model into
  * one allocation per device, and single pieces into the caller's memory. Both ways make a list of
- * extents. Then move.c reads the extents or, if several processes load together, the function that
- * src/group passes. Called by programs and by src/group. A load never leaves partial results: it
- * frees its allocations if it fails, and it checks all pieces before the first byte moves.
+ * extents. An extent is a file range with the memory for it. move.c reads the extents. If several
+ * processes load together, a function that src/group passes reads them instead. Called by programs
+ * and by src/group. A load never leaves partial results: it frees its allocations if it fails, and
+ * it checks all pieces before the first byte moves.
  */
 #include "weights/load.h"
 
@@ -182,8 +183,8 @@ static int shard_file_off(const struct penstock_weights *w, const struct penstoc
 	return ret;
 }
 
-/* Computes the offsets of a rank's parts of the tensors, one after the other. A long part that
- * is contiguous in its file does not share its memory pages with other parts; see place.c. */
+/* Computes where a rank's parts of the tensors lie in memory, one part after the other. A long part
+ * that is contiguous in its file does not share its memory pages with other parts; see place.c. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};

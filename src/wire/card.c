@@ -77,7 +77,8 @@ static int port_open(struct pst_card *card, struct pst_err *err)
 {
 	struct ibv_port_attr port;
 
-	/* An older libibverbs has a shorter struct, and query_port then fills only its members. */
+	/* In an older libibverbs this struct is shorter, and query_port fills only the members of
+	 * the shorter struct. */
 	memset(&port, 0, sizeof(port));
 	if (card->v->query_port(card->context, card->port, (struct _compat_ibv_port_attr *)&port))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,

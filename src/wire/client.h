@@ -56,8 +56,8 @@ void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
 /* Judges the response to the request with the window's token (s3/judge.h). If the transport may
- * report success although bytes were lost, compares the window's checksum. Sets all members of
- * *verdict except `size`. */
+ * report success although bytes were lost, also compares the CRC of the window's bytes with the CRC
+ * in the response. Sets all members of *verdict except `size`. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
 /* Makes pst_wire_release wait for the server, even if a response has proved that all transfers have

@@ -40,8 +40,8 @@ int pst_wire_networks_parse(struct pst_wire_server *server, const char *list, st
 int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 			 const struct pst_token_place *place,
 			 const struct penstock_object_peer *peer, struct pst_err *err);
-/* Returns 0 if the channel's move may continue, -ETIMEDOUT after its deadline, or -ECANCELED if the
- * server is being closed. */
+/* Returns 0 if the channel may continue its move (a transfer of bytes), -ETIMEDOUT after the move's
+ * deadline, or -ECANCELED if the server is being closed. */
 int pst_wire_check(const struct pst_wire_channel *channel);
 /* Waits until `fd` has one of the events of poll(2). Returns 0, -ETIMEDOUT or -ECANCELED. */
 int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events);

@@ -34,7 +34,7 @@ struct dc_peer {
 	struct ibv_qp *dci;
 	struct ibv_qp_ex *ex;
 	struct mlx5dv_qp_ex *dc;
-	struct ibv_ah *way; /* address handle of the client's card, which has the route to it */
+	struct ibv_ah *way; /* address handle, which contains the route to the client's card */
 	unsigned char gid[16];
 	uint16_t lid;
 };

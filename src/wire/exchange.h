@@ -20,7 +20,8 @@ bool pst_wire_window_is_bound(const struct pst_wire_grant *grant);
 int pst_wire_compose(struct pst_wire_grant *grant, const struct pst_wire_step *step,
 		     const char **path, struct penstock_object_header *headers,
 		     struct pst_err *err);
-/* Processes the response to a PREPARE. If it opens a session, connects the window to the server. */
+/* Processes the response to a PREPARE. If the response opens a session, connects the window to the
+ * server. */
 int pst_wire_paired(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict, struct pst_err *err);
 

@@ -421,7 +421,7 @@ static void graph_destroyed_first(void **state)
 	graphs_await_gone();
 }
 
-/* Makes more captures than there are stages (pinned buffers). Each unlaunched graph frees its own. */
+/* Makes more captures than there are stages (pinned buffers). A destroyed graph frees its stage. */
 static void stages_are_freed(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};
@@ -612,7 +612,7 @@ static void device_closed(void **state)
 	graph_free(&g);
 	for (count = 1; count; usleep(100))
 		count = (int)atomic_load(&other->graphs);
-	/* Opening host closes devices that only a graph kept open. So cuda:0 gets a new object. */
+	/* Opening "host" closes devices that only a graph kept open. So cuda:0 is a new object. */
 	assert_true(penstock_device_open("host", NULL, &other) >= 0);
 	penstock_device_close(other);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
