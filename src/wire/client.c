@@ -88,9 +88,9 @@ void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
 		grant_unuse(conn->client, grant);
 }
 
-/* Appends a grant to the end of the list of free grants, whose first element is used next. So a
- * released grant keeps its id for as long as possible. A transfer with that id that comes too late
- * is then recognised as late. */
+/* Appends a grant (the record of a window) to the end of the list of free grants, whose first
+ * element is used next. So a released grant keeps its id for as long as possible. A transfer with
+ * that id that comes too late is then recognised as late. */
 static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
 {
 	g->next = NULL;

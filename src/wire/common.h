@@ -48,8 +48,8 @@ int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short event
 /* Stores in *err the error for a status (enum pst_wire_status) that the client has sent. Returns
  * its -errno. */
 int pst_wire_status_fail(unsigned status, struct pst_err *err);
-/* Returns the part of the server's memory that begins at offset `at` of the move. It is within one
- * segment, and has at most `max` bytes. */
+/* Returns the part of the server's memory that begins at offset `at` of the move (a transfer of
+ * bytes). The part is within one segment, and has at most `max` bytes. */
 struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uint64_t at,
 					   uint64_t max);
 /* Copies the bytes of a segment to `mem` (`gather` is true), or from `mem` to the segment. `dev` is

@@ -193,7 +193,7 @@ struct progress {
 	uint64_t posted, done; /* bytes */
 };
 
-/* Returns the length in bytes of the piece at offset `at` of the move. */
+/* Returns the length in bytes of the piece (one RDMA transfer) at offset `at` of the move. */
 static uint32_t piece_len(const struct progress *p, uint64_t at)
 {
 	return (uint32_t)(p->move->len - at < SLOT_LEN ? p->move->len - at : SLOT_LEN);

@@ -238,7 +238,7 @@ static int slot_copy(struct run *r, const struct slot *s, bool gather, struct ps
 	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
-/* Starts the transfer of the bytes at offset `at` of the move, in slot `s`. */
+/* Starts one transfer in slot `s`: it carries the bytes at offset `at` of the move. */
 static int slot_begin(struct run *r, struct slot *s, unsigned char *staging, uint64_t at,
 		      struct pst_err *err)
 {

@@ -104,7 +104,8 @@ static int receive_reply(struct pst_wire_channel *channel, int fd, uint64_t seq,
 
 /* ---- moves ---- */
 
-/* Returns the number of bytes for one command that begins at offset `at` of the move. */
+/* Returns the number of bytes that one command carries from offset `at` of the move (a transfer of
+ * bytes) on. */
 static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 {
 	uint64_t left = move->len - at;
