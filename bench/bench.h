@@ -179,7 +179,9 @@ struct mixed_way {
 	/* Most bytes of the page cache that an additional thread registers with the driver in one
 	 * call; 0 if there is no additional thread. */
 	uint64_t window;
-	bool passes; /* Whether the additional thread queues the copies of the other threads. */
+	/* Whether the additional thread also queues the copies of the pieces that the other threads
+	 * have read. */
+	bool passes;
 };
 /* Measures reads in the given way. Writes one row of the CSV. See gpu_mixed.c. */
 int gpu_mixed_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,

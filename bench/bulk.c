@@ -255,8 +255,8 @@ static int cold(struct bench *b)
 	struct drive_way loop;
 	int ret = cold_start(b, &c, "cold", 0);
 
-	/* A loop of one thread has as many calls in flight as all threads of c.way, the drive's
-	 * fastest way, have together. */
+	/* c.way is the fastest way to read the drive. Its threads together have threads * depth
+	 * calls in flight. The loop has only one thread, with the same number of calls. */
 	loop = (struct drive_way){"uring", 1, c.way.threads * c.way.depth, c.way.block};
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;

@@ -312,8 +312,8 @@ static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigne
 	}
 }
 
-/* Measures random reads once in each way of `ways`: by a queue, an inline lane or one call for each
- * read, with an effort. Adds a row for each, in which `prefix` precedes the name of the way. */
+/* Measures random reads once for each element of `ways`, which states how the reads are made.
+ * Writes a row of the CSV for each element. Its name in the row is `prefix` and ways->name. */
 static int random_rows(struct bench *b, struct random_run *r, const char *group, unsigned depth,
 		       unsigned rep, const struct way *ways, const char *prefix)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock model`, the planner. It computes how fast a storage path would be, and what
- * it costs that GPUs wait for storage. src/model has the models, which are pure functions. This
- * file parses the options; each parameter of a model is an option. It must never transfer bytes.
+ * Implements `penstock model`, the planner. It computes how fast a storage path would be, and the
+ * cost of the time in which GPUs wait for storage. src/model has the models, which are pure
+ * functions. This file parses the options; each parameter of a model is an option. It must never
+ * transfer bytes.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * Implements `penstock model --calibrate`. Fits the free parameters of a model to measurements,
  * and prints how much the fitted model differs from each of them. Also predicts each measurement
  * from a fit to all others: only the error of such a prediction tells how good predictions are.
- * The model `pipeline` describes one path of Penstock, so it is fitted to the measurements of each
- * path on their own.
+ * The model `pipeline` describes one path of Penstock, so there is a separate fit for the
+ * measurements of each path.
  */
 #include "model_fit.h"
 
@@ -93,7 +93,7 @@ static int points_make(struct calibration *c)
 		struct pst_fit_point *p = &c->points[i];
 
 		p->measured = m->gbps;
-		p->result = 0; /* the throughput is the first result of both models */
+		p->result = 0; /* throughput, the first result of pipeline and of contention */
 		if (is_pipeline(c) && m->block >= 1) {
 			point_set(c, p, "size", m->block);
 			point_set(c, p, "depth", m->depth >= 1 ? m->depth : 1);
@@ -128,8 +128,8 @@ static int free_add(struct calibration *c, const char *name)
 	return 0;
 }
 
-/* Returns the parameters to fit, unless the user names them: fewer than the measurements if
- * possible, and only those that have an effect on one of the measurements. */
+/* Returns the parameters to fit if the user names none. Each of them has an effect on at least one
+ * measurement. If possible, there are fewer parameters than measurements. */
 static const char *free_default(const struct calibration *c)
 {
 	unsigned count = c->data->count;
@@ -435,8 +435,8 @@ int model_calibrate(const struct model_run *r, const struct model_measures *data
 		else
 			fit_print_text(c, all->count > 0);
 		all->worst = fmax(all->worst, c->worst);
-		/* A path with too few measurements has no such error: c->worst_left_out is NAN. The
-		 * result for all paths then becomes NAN, too. */
+		/* If a path has too few measurements, none can be left out, and c->worst_left_out
+		 * is NAN. The result for all paths then becomes NAN, too. */
 		if (!(c->worst_left_out <= all->worst_left_out))
 			all->worst_left_out = isnan(all->worst_left_out) ? NAN : c->worst_left_out;
 		all->count++;

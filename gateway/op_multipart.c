@@ -482,8 +482,8 @@ static void put_name(const struct upload_listing *l, struct pst_text *out, const
 	pst_text_put_str(out, ">");
 }
 
-/* Returns whether an upload comes after the markers that the request states, the end of the
- * previous page. */
+/* Returns whether an upload comes after the markers in the request. The markers name the last
+ * upload of the previous page. */
 static bool is_after(const struct upload_listing *l, const struct listed *u)
 {
 	int order = strcmp(u->key, l->key_marker);

@@ -70,7 +70,7 @@ class Model:
         return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
 
     def layer(self, index):
-        """Returns a list with the number of elements of each tensor that one rank has of a layer.
+        """Returns a list: for each tensor of layer `index`, the number of elements on one rank.
         Layer 0 is the embedding. The last two layers are the output matrix and the last norm."""
         shards = self.data if self.zero == 3 else 1
         parts = shards * self.tensor

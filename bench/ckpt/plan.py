@@ -24,7 +24,8 @@ from penstock import _planner
 
 
 def plans_of(ranks, weights):
-    """Returns the local plans of all ranks, as fully_shard makes them."""
+    """Returns one local SavePlan for each rank, like those for a model that torch's fully_shard
+    has divided among the ranks."""
     properties = TensorProperties(dtype=torch.bfloat16)
     rows, columns = 8 * ranks, 4096
     size, part = torch.Size([rows, columns]), torch.Size([8, columns])

@@ -66,7 +66,7 @@ make_cuda_home() {
 	ln -s "$carried/prefix/include/penstock/cufile.h" "$home/include/"
 	ln -s "$carried/prefix/lib/penstock/libcufile.so.0" "$home/lib64/libcufile.so"
 	[ -e /usr/include/libaio.h ] || ln -sfn "$carried/aio/libaio.h" "$home/include/libaio.h"
-	# The folder run has the two libraries that programs need when they run.
+	# The folder run/ contains the two libraries that programs load at run time.
 	ln -s "$carried/aio/libaio.so.1" "$carried/prefix/lib/libpenstock.so.0" "$home/run/"
 	ln -s "$carried/aio/libaio.so.1" "$home/lib64/libaio.so"
 	echo "CUDA $real, driver $libcuda, runtime $item"

@@ -259,8 +259,8 @@ def child(name, device):
 
 def steps(path, device, effort, memory):
     """Prints the time of each step of the first and of the second load in this process. If
-    `memory` is true, torch allocates the same amount of GPU memory before the first load. The
-    driver's time for this allocation is then not part of the first load."""
+    `memory` is true, torch allocates and frees as much GPU memory as the model needs before the
+    first load. The driver's time for this allocation is then not part of the first load."""
     import penstock
     from penstock._lib import open_device
     warm_up(device)
