@@ -107,8 +107,8 @@ static int warm_rounds(struct bench *b, const char *group)
 }
 
 /* Measures cached reads by path mapped, by path bounce, and by both paths at once (mixed). For
- * comparison, calls without Penstock (raw calls) alternate with the library's reads. They do the
- * same work, with as many threads as the library and pieces of the same length. */
+ * comparison, calls without Penstock (raw calls) alternate with the library's reads. The raw calls
+ * do the same work, with as many threads as the library and pieces of the same length. */
 static int section_mixed(struct bench *b)
 {
 	static const struct mixed_way raw_bounce = {8, MIB, 0, false};
@@ -151,8 +151,8 @@ static int section_warm(struct bench *b)
 	return warm_rounds(b, "warm");
 }
 
-/* Measures warm reads, with the options -g and -r for the CSV columns `group` and `rep`.
- * bench/peers.py runs this section between its measurements of other programs. */
+/* Measures warm reads. The options -g and -r set the CSV columns `group` and `rep`. bench/peers.py
+ * runs this section between its measurements of other programs. */
 static int section_beside(struct bench *b)
 {
 	return warm_rounds(b, b->group);

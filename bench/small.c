@@ -298,7 +298,7 @@ err_close:
 	return NULL;
 }
 
-/* Measures random reads by fio, once for each of the first `count` ways of its list. */
+/* Measures random reads by fio, once for each of the first `count` elements of fio_ways. */
 static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigned rep,
 		     unsigned count)
 {
@@ -415,8 +415,9 @@ static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64
 	return gpu_bad("plain read", rc);
 }
 
-/* Measures the least time and CPU time that a read into GPU memory can take, without Penstock.
- * One thread makes one plain read and one copy, and polls until the copy is done. */
+/* Measures the least time and CPU time that a read into GPU memory can take, without Penstock. One
+ * thread repeats the same steps: it makes one plain read and one copy, and polls until the copy is
+ * done. */
 static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
 {
 	char *pinned = gpu_pinned_mem(MIB);

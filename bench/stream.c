@@ -37,8 +37,8 @@ struct stream_run {
 	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
 	const char *path;
 	struct penstock_done done[COUNT_MAX];
-	/* Two numbers in pinned memory. In the case `held`, the streams wait until the first
-	 * reaches `turn`. In calls_row(), the streams write the second. */
+	/* Two numbers in pinned memory. In the case `held`, the streams wait until word[0] reaches
+	 * `turn`. In calls_row(), the streams write word[1]. */
 	uint64_t *word;
 	uint64_t turn;
 };

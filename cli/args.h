@@ -15,7 +15,7 @@
 
 /* Capacity in bytes of a message on standard error, enough for two long paths and a sentence. */
 #define LINE_MAX_BYTES 9216
-/* Largest number of options of a command that an error message can suggest. */
+/* Maximum number of a command's options that next_option() compares with a misspelt option. */
 #define OPTIONS_MAX 80
 
 enum {

@@ -17,17 +17,18 @@
 #include "fit.h"
 #include "json.h"
 
-/* Base of a fit of the model `pipeline`. A hop is a device or link that the bytes pass. The fit
- * explains the measurements by one slow hop and a fixed time for each request. The other hops get
- * no latency and a bandwidth that no machine reaches, so that they do not limit the result. */
+/* Initial values of parameters in a fit of the model `pipeline`. A hop is a device or link that the
+ * bytes pass. The fit explains the measurements by one slow hop and a fixed time for each request.
+ * The other hops get no latency and a bandwidth that no machine reaches, so that they do not limit
+ * the result. */
 static const struct pst_model_setting pipeline_base[] = {
 	{"drive-us", 0}, {"copy-gbps", 1e6}, {"copy-us", 0}, {"dram-gbps", 1e6},
 	{"dram-us", 0},	 {"pcie-gbps", 1e6}, {"pcie-us", 0}, {"hbm-gbps", 1e6},
 	{"hbm-us", 0},	 {"home-us", 0},     {"wake-us", 0}, {"register-gbps", 1e6},
 };
 
-/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to
- * pipeline_base: no drive takes part, and requests overlap. */
+/* Further initial values, in addition to pipeline_base, if the measured reads came from the page
+ * cache (paths bounce and mapped): no drive takes part, and requests overlap. */
 static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"request-us", 0}};
 
 enum regime {
@@ -218,8 +219,8 @@ static double start_value(const struct calibration *c, const struct pst_model_pa
 	return p->value;
 }
 
-/* Changes only parameters that the user has not given: sets the base of a fit, and start values
- * for the parameters to fit. */
+/* Sets the parameters before a fit: pipeline_base and cache_base, and a start value for each
+ * parameter to fit. Parameters that the user has given keep their values, except duration-ms. */
 static void base_set(struct calibration *c)
 {
 	struct model_run *r = c->run;

@@ -185,8 +185,8 @@ class Objects:
                 params["headers"][name] = value
 
     def _request(self, function, window, words):
-        """Makes a request with the headers of a window. Returns the response, which may report an
-        error, and the exception that boto3 raised, or None."""
+        """Makes a request with the headers of a window. Returns a pair: the response, which may
+        report an error, and the exception that boto3 raised (None if it raised none)."""
         self.local.headers = window.headers()
         try:
             return function(**words), None

@@ -238,8 +238,8 @@ void gw_op_complete(struct gw_request *req)
 
 	if (!ret)
 		ret = gw_upload_lock(&upload);
-	/* An earlier request may have completed the object. A gateway that was killed may not have
-	 * removed the upload afterwards. */
+	/* An earlier request may have completed the object, even if the upload still exists: the
+	 * gateway may have been killed before it removed the upload. */
 	if ((!ret || ret == -ENOENT) && complete_again(req)) {
 		if (!ret)
 			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));

@@ -107,7 +107,8 @@ class Model:
         return sum(count * dtype.itemsize for count, dtype in self.tensors(rank).values())
 
     def sizes(self):
-        """Returns the bytes of the weights and of the optimizer's state on all ranks together."""
+        """Returns two numbers, each for all ranks together: the bytes of the weights, and the
+        bytes of the optimizer's state."""
         optimizer = self.ranks * 3 * 4 * (self.parameters() // self.ranks + 5 * self.hidden)
         return sum(map(self.bytes_of, range(self.ranks))) - optimizer, optimizer
 

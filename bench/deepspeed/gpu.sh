@@ -29,7 +29,7 @@ shown=yes
 
 left() { echo $((budget - (SECONDS - started) > 5 ? budget - (SECONDS - started) : 5)); }
 
-# first FILE...: prints the first of the files that exists.
+# first FILE...: prints the name of the first FILE that exists.
 first() {
 	local file
 	for file; do
@@ -86,8 +86,9 @@ for wheel in "$carried"/whl/*.whl; do
 	"${pip[@]}" --upgrade "$wheel" 2>&1 | grep -v WARNING | tee -a "$log"
 done
 export PYTHONPATH=$site
-# pip runs DeepSpeed's setup.py. If that fails, this script uses the unpacked source package. It
-# removes git_version_info_installed.py, which lists the operations that DeepSpeed's maker compiled.
+# pip runs DeepSpeed's setup.py. If that fails, this script uses the unpacked source package. The
+# package contains git_version_info_installed.py, which lists the operations that DeepSpeed's maker
+# compiled. The script removes this file.
 if ! timeout 60 "${pip[@]}" --no-build-isolation "$carried"/deepspeed-*.tar.gz \
 	>"$work/pip.log" 2>&1; then
 	tail -3 "$work/pip.log" | tee -a "$log"

@@ -474,8 +474,9 @@ class Bench:
 
 
 def small(bench, folder, names):
-    """Measures the time that each of many tensors costs. For each package, one process loads
-    both files in turn. The first load of each file is not part of the result."""
+    """Measures the time that each of many tensors costs. For each package, one process loads two
+    files in turn: one with many tensors, and one with a single tensor of the same bytes. The first
+    load of each file is not part of the result."""
     many, one = os.path.join(folder, "many.safetensors"), os.path.join(folder, "one.safetensors")
     model.write(many, [(f"t{i:05}", (SMALL_BYTES // 2,)) for i in range(SMALL_COUNT)])
     model.write(one, [("t", (SMALL_COUNT * SMALL_BYTES // 2,))])
