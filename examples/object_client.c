@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Embeds the client half of S3 over RDMA in a small HTTP client. It stores a file as an object, and
- * reads the object back into other memory. The bytes move by RDMA if the server can, and as bodies
- * if it cannot. A real client also signs its requests; the signature covers the headers that
- * penstock_object_headers returns.
+ * reads the object back into other memory. The bytes move by RDMA if the server supports it, and
+ * otherwise in HTTP bodies. A real client also signs its requests; the signature covers the headers
+ * that penstock_object_headers returns.
  *
  * *	object_client PORT FILE
  */
@@ -142,7 +142,8 @@ int main(int argc, char **argv)
 	}
 	port = (int)strtol(argv[1], NULL, 10);
 	rewind(file);
-	second = (len + 4095) / 4096 * 4096; /* page boundary where the object is read back to */
+	/* offset in the buffer, on a page boundary, to which the object is read back */
+	second = (len + 4095) / 4096 * 4096;
 	if (penstock_object_client_open(NULL, &client) < 0 ||
 	    penstock_object_alloc(client, NULL, (size_t)(second + len), &buffer) < 0) {
 		fprintf(stderr, "object_client: %s\n", penstock_errmsg());

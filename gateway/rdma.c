@@ -39,8 +39,8 @@ struct moved {
 /* A move (a transfer by RDMA) in progress, for which a worker thread waits. */
 struct ticket {
 	struct ticket *next;
-	/* whether the move counts in `active`; false in a session of hipobj-rc-v2, because the
-	 * session itself counts there */
+	/* whether this move adds 1 to gw_rdma.active; false in a session of hipobj-rc-v2, because
+	 * the session itself has added 1 */
 	bool counted;
 	sem_t done;
 	struct moved moved;
@@ -409,8 +409,9 @@ void gw_rdma_decline(struct gw_request *req, int code)
 	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
 }
 
-/* Writes the range of a session into the client's window. If that fails, the request fails, because
- * a READY of hipobj-rc-v2 has no body that could carry the bytes. */
+/* Writes into the client's window the range of the object that the session has prepared. If that
+ * fails, the request fails, because the reply to a READY of hipobj-rc-v2 has no body that could
+ * carry the bytes. */
 static enum gw_rdma_sent session_send(struct gw_request *req, const struct penstock_object_seg *seg,
 				      bool ranged)
 {
