@@ -32,8 +32,8 @@
  * the lane records one ticket for several copies, which together have at least this many bytes. It
  * is half of a lane's staging memory, so that drives can fill the other half at the same time. */
 #define RECORD_BYTES (8u << 20)
-/* Copies of fewer bytes in total get their ticket in the next pass of the lane's loop, or when
- * older copies are done. */
+/* If the copies in flight on a lane have fewer than this many bytes in total, the newest ones get
+ * their ticket only in the next pass of the lane's loop, or when older copies are done. */
 #define RECORD_MIN (256u << 10)
 #define COPYQ_WAITS (PST_LANE_CHUNKS + PST_PASSED_MAX)
 #define TICKETS 8 /* expected number of tickets in flight on one copy queue */
@@ -433,9 +433,9 @@ static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *
 	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
 }
 
-/* Called when one device's copy queue has completed its copies of the chunk. After the last of the
- * chunk's copy queues, the chunk's path continues. If another lane has queued the copies, that lane
- * first passes the chunk back to the lane that owns it. */
+/* Called when one device's copy queue has completed its copies of the chunk. The last call for a
+ * chunk lets the chunk's path continue. If another lane has queued the copies, that lane first
+ * passes the chunk back to the lane that owns it. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
 	struct pst_lane *own = chunk->lane;

@@ -33,7 +33,7 @@
 /* Maximum number of bytes by which a chunk is shortened to avoid that its end separates a single
  * byte from the rest of a row. */
 #define SHORTEN_MAX 4
-#define CHUNK_MIN 16u /* minimum length of a chunk that a query of the page cache shortens */
+#define CHUNK_MIN 16u /* minimum length to which a query of the page cache shortens a chunk */
 
 /* Returns how many bytes of the request's current phase no lane has claimed, from position
  * place->pos on. */
@@ -250,9 +250,9 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 	return len > tail ? len - tail : 0; /* the last `tail` bytes become another chunk */
 }
 
-/* Returns false if the request is stream-ordered and the path cannot carry these bytes. All bytes
- * of a stream-ordered request pass through its own pinned memory (its stage), except on paths that
- * move no bytes. */
+/* Returns false if the request is stream-ordered and the path cannot carry these bytes. The bytes
+ * of a stream-ordered request pass through its own pinned memory (its stage). So only a path that
+ * copies through staging slots can carry them, or the path "null", which moves no bytes. */
 static bool stream_allows(const struct pst_request *req, const struct pst_place *place,
 			  unsigned index)
 {
@@ -260,8 +260,9 @@ static bool stream_allows(const struct pst_request *req, const struct pst_place 
 
 	if (!req->stream || pst_paths[index]->traits.synchronous)
 		return true;
-	/* In a rowwise span the rows are next to each other in the stage. So their positions do not
-	 * match the storage's blocks, as a path with an alignment requires. */
+	/* The rows of a rowwise span have gaps between them in the storage, but not in the stage.
+	 * So their positions in the stage do not match the storage's blocks, as a path with an
+	 * alignment requires. */
 	return facts->slotted && (!place->span->rowwise || facts->off_align <= 1);
 }
 
@@ -606,8 +607,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A chunk whose call was timed was read through the page cache. So it is retried on the
-	 * paths that the plan lists for cached bytes. */
+	/* If the chunk's system call was timed, it was a read through the page cache. So the chunk
+	 * is retried on the paths that the plan lists for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
 	/* If the drive failed a write, or a server had no space for it, the retry must not use
 	 * the page cache. The page cache would report success before the bytes are on the
