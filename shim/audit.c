@@ -3,7 +3,7 @@
  * An audit library for the dynamic loader. `penstock run --audit` names it in LD_AUDIT, for
  * programs that open a libcufile by its absolute path or by an RPATH. It redirects every search
  * for a libcufile to the drop-in in its own folder. It does not redirect the searches of
- * Penstock itself, because path vendor needs NVIDIA's library. The loader puts the audit library
+ * Penstock itself, because path `vendor` needs NVIDIA's library. The loader puts the audit library
  * into a separate namespace, so it may use libc only and must never load anything.
  */
 #include <dlfcn.h>

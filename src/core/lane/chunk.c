@@ -536,8 +536,8 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	return 0;
 }
 
-/* Moves the chunks that other lanes have passed to this lane for copying from lane->passed to the
- * end of the list lane->passed_todo. */
+/* Other lanes pass chunks to this lane, which then makes their copies. This function moves these
+ * chunks from lane->passed to the end of the list lane->passed_todo. */
 static void passed_take(struct pst_lane *lane)
 {
 	struct pst_chunk *list;
@@ -677,7 +677,7 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Chooses the next path for a chunk that cannot stay on its path for the reason `why`. Only paths
+/* Chooses the next path for a chunk that must leave its path for the reason `why`. Only paths
  * that the request's class allows are chosen. Counts a retry. Returns -1 if no path is left, if the
  * request is cancelled or has failed, or if its deadline has passed and the storage can cancel
  * transfers. */
@@ -692,8 +692,8 @@ static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, u
 		return -1;
 	chunk->tried |= (uint16_t)(1u << chunk->path);
 	next = pst_claim_retry(chunk, true, len, pad);
-	/* Store this failure as the reason that the request's report gives for not using the path.
-	 * It replaces any earlier reason. */
+	/* Store the reason why the path is not used. The request's report shows the last reason of
+	 * each path. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)why->why,
 			      memory_order_relaxed);
 	if (next < 0)

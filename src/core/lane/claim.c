@@ -45,10 +45,10 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 }
 
 /* Returns the minimum number of unclaimed bytes with which a lane may start a chunk on a mixed
- * path, while other lanes use the plan's next path. `at` is the path's position in the plan's list
- * for cached bytes. With fewer bytes, the other lanes would finish the request long before this
- * chunk. If other requests are in flight, the other lanes work on those meanwhile, so fewer bytes
- * are enough. */
+ * path, that is, a path that is used while other lanes use the plan's next path. `at` is the path's
+ * position in the plan's list for cached bytes. With fewer bytes, the other lanes would finish the
+ * request long before this chunk. If other requests are in flight, the other lanes work on those
+ * meanwhile, so fewer bytes are enough. */
 static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
 			    unsigned at)
 {
@@ -252,7 +252,7 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 
 /* Returns false if the request is stream-ordered and the path cannot carry these bytes. The bytes
  * of a stream-ordered request pass through its own pinned memory (its stage). So only a path that
- * copies through staging slots can carry them, or the path "null", which moves no bytes. */
+ * copies through staging slots can carry them, or path `null`, which moves no bytes. */
 static bool stream_allows(const struct pst_request *req, const struct pst_place *place,
 			  unsigned index)
 {
@@ -472,8 +472,8 @@ static int choose_blind(struct pst_request *req, const struct pst_place *place, 
 	return path;
 }
 
-/* Stores the error that no path that the request may use can carry the first bytes of `place`, and
- * returns its code. */
+/* Stores and returns the error for the case that the first bytes of `place` cannot be carried by
+ * any path that the request may use. */
 static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 		      const struct pst_place *place)
 {
@@ -620,8 +620,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	/* If the plan uses several paths at the same time, the chunk may have begun in the middle
-	 * of the list. So try the paths before its path, too. */
+	/* If the plan uses several paths at the same time, the chunk's first path may be one in the
+	 * middle of the list. So try the paths before it, too. */
 	if (next)
 		i = r == PST_WARM && plan->mixed > 1 ? 0 : i + 1;
 	for (; i < count; i++) {

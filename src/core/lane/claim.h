@@ -17,8 +17,8 @@ struct pst_claim {
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
 	bool fills_cache;  /* see struct pst_chunk */
-	/* The lane measures the duration of the chunk's system call, which shows whether the bytes
-	 * were in the page cache. */
+	/* Whether the lane measures the duration of the chunk's system call. The duration shows
+	 * whether the bytes were in the page cache. */
 	bool timed;
 };
 

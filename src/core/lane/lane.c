@@ -126,7 +126,7 @@ static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
 				: lane_open_engine(lane, err);
 }
 
-/* Allocates the buffer through which path bounce copies cached bytes to a GPU. Only the worker
+/* Allocates the buffer through which path `bounce` copies cached bytes to a GPU. Only the worker
  * threads' lanes use it, and only for a device whose memory the CPU cannot address. */
 static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 {
@@ -271,7 +271,7 @@ static int lane_grow(struct pst_lane *lane)
 	pst_slots_rest(&lane->slots);
 	lane->wants_ring = false;
 	atomic_store_explicit(&pump->growing, false, memory_order_release);
-	/* Wake the other lanes, because one of them may be waiting to pin its own second part. */
+	/* Wake the other lanes, because one of them may be waiting to pin staging memory, too. */
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_inbox_wake(&pump->lanes[i]);
 	return 1;
@@ -431,9 +431,9 @@ static struct pst_lane *lane_least_load(const struct pst_lane *lane, uint64_t ta
 	return best;
 }
 
-/* Passes the request to other lanes of the device, so that they share the work. Their number is
- * what the path of its first chunk needs for full speed, but at most one lane for each chunk that
- * is left. Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort
+/* Passes the request to other lanes of the device, so that they share the work. As many lanes share
+ * it as the path of `chunk` needs for full speed, but at most one lane for each chunk that is left.
+ * Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort
  * PENSTOCK_BALANCED, at most three quarters of the device's lanes share a request, but at least two
  * may. Does nothing if the request has been passed on before. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)

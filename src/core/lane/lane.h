@@ -19,7 +19,7 @@
 #include "core/ops.h"
 #include "core/request/request.h"
 
-/* Size of the buffer through which path bounce copies bytes from the page cache to a GPU. The
+/* Size of the buffer through which path `bounce` copies bytes from the page cache to a GPU. The
  * buffer must fit in the CPU's second-level (L2) cache, which has only 512 KiB on small
  * processors. */
 #define PST_L2_BOUNCE_BYTES (128u << 10)
@@ -75,7 +75,7 @@ struct pst_lane {
 	/* A chunk found no free slot, so the lane shall pin the second part of its staging
 	 * memory. */
 	bool wants_ring;
-	/* Buffer of PST_L2_BOUNCE_BYTES for path bounce; NULL if the lane needs none. */
+	/* Buffer of PST_L2_BOUNCE_BYTES for path `bounce`; NULL if the lane needs none. */
 	char *l2_buffer;
 	struct pst_ring ring;
 	struct pst_slots slots;
