@@ -35,7 +35,7 @@ int pst_struct_write(void *to, const void *from, size_t len);
 /*
  * Returns the address of element `i` of a caller's array of structs. The `size` of element 0 is the
  * distance between two elements. Returns NULL if element `i` has another `size`: a longer element
- * would reach into the next one, and with shorter elements the addresses would be wrong. Element 0
+ * would reach into the next one, and shorter elements would lie closer together. Element 0
  * is always returned, even if its `size` is wrong. So a caller passes element 0 to pst_struct_read
  * before it calls this function for another element.
  */

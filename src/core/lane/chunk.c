@@ -32,8 +32,8 @@
  * the lane records one ticket for several copies, which together have at least this many bytes. It
  * is half of a lane's staging memory, so that drives can fill the other half at the same time. */
 #define RECORD_BYTES (8u << 20)
-/* If the copies in flight on a lane have fewer than this many bytes in total, the newest ones get
- * their ticket only in the next pass of the lane's loop, or when older copies are done. */
+/* New copies with fewer than this many bytes in total get their ticket later than longer ones: in
+ * the next pass of the lane's loop, or when older copies are done. */
 #define RECORD_MIN (256u << 10)
 #define COPYQ_WAITS (PST_LANE_CHUNKS + PST_PASSED_MAX)
 #define TICKETS 8 /* expected number of tickets in flight on one copy queue */
