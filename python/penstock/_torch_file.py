@@ -308,8 +308,8 @@ class _Loader:
                                device_name(place.device), room=_room(record, place))], [place])
                  for name, record, place in wanted]
         _check_stop(self.how["stop"], self.contents.name)
-        # torch may allocate memory that was freed while kernels that use it are still queued on a
-        # stream. So this function waits for the GPUs before it writes to the storages.
+        # torch reuses freed memory for new storages. Kernels that are still queued on a stream may
+        # use this memory. So this function waits for the GPUs before it writes to the storages.
         synchronize_all(item.segments[0].device for item in items)
         self.report._add(read_part(self.contents.source, items, checksums=False,
                                    tell=_teller(self.meter), **self.how))

@@ -29,8 +29,8 @@ static bool all_of_maker(const struct pst_check_facts *f, const char *maker)
 	return f->device_count > 0;
 }
 
-/* Returns the number of devices for which `bad` returns true. `bad` also writes
- * a text about each device. The function adds these texts to the details of the line. */
+/* Returns the number of devices for which `bad` returns true. `bad` also writes a text about each
+ * device. The function adds these texts to the details of the line. */
 static unsigned count_bad(const struct pst_check_facts *f, struct pst_check_line *line,
 			  bool (*bad)(const struct pst_check_facts *,
 				      const struct pst_check_subject *, char *, size_t))

@@ -2,11 +2,11 @@
 /*
  * Implements the life of a chunk, which is a range of bytes that moves as one unit. A lane, usually
  * a worker thread, takes a chunk from its pool, transfers it to or from the storage, copies it, and
- * completes it. A chunk that failed on one path is retried on the next path that the request's
- * class allows. Reports count the CPU copies and memory traffic of the failed try, but do not count
- * its bytes as transferred. Paths and the lane's loop call these functions, on the lane's thread
- * only. They must never allocate memory, with one exception: a lane that a caller's thread has
- * borrowed opens a copy queue at its first copy to a device.
+ * completes it. A chunk that failed on one path is retried on the next path that the required class
+ * (kind of path) allows. Reports count the CPU copies and memory traffic of the failed try, but do
+ * not count its bytes as transferred. Paths and the lane's loop call these functions, on the lane's
+ * thread only. They must never allocate memory, with one exception: a lane that a caller's thread
+ * has borrowed opens a copy queue at its first copy to a device.
  */
 #include "core/lane/chunk.h"
 
@@ -678,7 +678,7 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 }
 
 /* Chooses the next path for a chunk that must leave its path for the reason `why`. Only paths
- * that the request's class allows are chosen. Counts a retry. Returns -1 if no path is left, if the
+ * that the required class allows are chosen. Counts a retry. Returns -1 if no path is left, if the
  * request is cancelled or has failed, or if its deadline has passed and the storage can cancel
  * transfers. */
 static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, uint64_t *len,
@@ -737,7 +737,7 @@ void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why)
 	chunk_restart(chunk, chunk->path, chunk->len, chunk->pad);
 }
 
-/* Restarts a failed chunk on the next path that the request's class allows. Returns false if no
+/* Restarts a failed chunk on the next path that the required class allows. Returns false if no
  * path is left, or if the request is cancelled or has failed. */
 static bool chunk_retry(struct pst_chunk *chunk)
 {

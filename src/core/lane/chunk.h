@@ -72,7 +72,7 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		   void (*after)(struct pst_chunk *chunk, int result));
 
 /* A path calls this function if it finds that the chunk's bytes have in fact moved over the next
- * path that the request's class allows, for the reason `why`. Sets chunk->path to that path, so
+ * path that the required class allows, for the reason `why`. Sets chunk->path to that path, so
  * that the report names the right path, and moves no bytes. Returns false if no such path exists:
  * the caller must then fail the chunk. */
 bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);

@@ -35,8 +35,8 @@
 #define SHORTEN_MAX 4
 #define CHUNK_MIN 16u /* minimum length to which a query of the page cache shortens a chunk */
 
-/* Returns how many bytes of the request's current phase no lane has claimed, from position
- * place->pos on. */
+/* Returns how many bytes, from position place->pos on, no lane has claimed yet. Counts only bytes
+ * of the request's current phase. */
 static uint64_t place_rest(const struct pst_request *req, const struct pst_place *place)
 {
 	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
