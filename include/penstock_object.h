@@ -194,9 +194,9 @@ PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buff
  *
  * buffer	the buffer, or NULL
  *
- * If a server may still access CUDA memory (see penstock_object_release), the memory stays
- * allocated until the process ends, also after the client is closed, and `stuck` of struct
- * penstock_object_client_info counts it. Any thread. May block.
+ * If a server, or a plane that is gone, may still access CUDA memory (see penstock_object_release),
+ * the memory stays allocated until the process ends, also after the client is closed. `stuck` of
+ * struct penstock_object_client_info counts what servers may access. Any thread. May block.
  *
  * -EBUSY	a window of the buffer has not been released
  */
@@ -434,13 +434,13 @@ struct penstock_object_end {
 	/* Decision about the request with the token, see penstock_object_judge. BODY: the bytes
 	 * came as the body of the response. RESEND: the bytes moved as a body, without a token. */
 	enum penstock_object_next next;
-	int status;	    /* status of the last response; 0: none */
+	int status; /* status of the last response; 0: none */
 	/* transport or protocol that moved the bytes, such as "shm1" or "https"; "" after an error
 	 */
 	char transport[16];
-	int encrypted;	    /* 1: the bytes were encrypted on their way */
-	int on_host;	    /* 1: the bytes did not leave the host */
-	char etag[256];	    /* ETag of the object; "": unknown */
+	int encrypted;	/* 1: the bytes were encrypted on their way */
+	int on_host;	/* 1: the bytes did not leave the host */
+	char etag[256]; /* ETag of the object; "": unknown */
 	/* Why the bytes did not move through the window, or why the request failed; or "" */
 	char text[PENSTOCK_TEXT_MAX];
 };
@@ -630,7 +630,8 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
  *
  * If a plane ends or does not answer, the moves in flight complete with -ECONNRESET. A plane that
  * was only stopped may still access their memory when it goes on. So free this memory then, and do
- * not use it for anything else. Any thread. May block.
+ * not use it for anything else. Memory of a GPU that such a plane has not given up stays allocated
+ * until the process ends. Any thread. May block.
  *
  * -ENOMEM	there is not enough memory
  * -EDQUOT	the plane permits no more memory
@@ -644,8 +645,11 @@ PENSTOCK_API int penstock_object_server_alloc(struct penstock_object_server *ser
  * server	the server
  * ptr		the address, or NULL
  *
- * Memory that is not freed is freed with the server. Any thread. -EINVAL: the server has no such
- * memory.
+ * Memory that is not freed is freed with the server. If the plane is gone, the function waits up to
+ * plane_ms until the plane has given up memory of a GPU. Any thread. May block.
+ *
+ * -EINVAL	the server has no such memory
+ * -EBUSY	the plane still moves bytes of the memory, which stays allocated
  */
 PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *server, void *ptr);
 

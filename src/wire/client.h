@@ -42,6 +42,9 @@ struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buf
 /* Returns whether the release of a window has cut off a server from the buffer. The buffer can then
  * have no more windows. */
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
+/* Returns whether a server may still access the buffer, all of whose windows are released. Its
+ * close then does not free the memory. */
+bool pst_wire_buffer_is_held(struct pst_wire_buffer *buffer);
 /* Returns whether the bytes of every window of the client move by DMA only. */
 bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 

@@ -534,6 +534,22 @@ def case_plane_stopped():
             same(side.ask("sum", 0, BIG * MIB), before, "the memory after the release")
 
 
+def case_gpu_memory():
+    """A tenant ends with an open window in memory of a GPU. It frees this memory when the plane has
+    given it up. If the plane is stopped, the memory stays allocated."""
+    matrix.ENV["PENSTOCK_STANDIN_LEAKS"] = "2"  # exit status 97 if memory is left
+    with Plane(None, "--device", "cuda:0") as plane:
+        for stopped, status in ((False, 0), (True, 97)):
+            with tenant(plane, "cuda:0", silence_ms=2000) as side:
+                same(side.ask("get", 0, MIB), "window", "window")
+                if stopped:
+                    plane.process.send_signal(signal.SIGSTOP)
+                    os.waitid(os.P_PID, plane.process.pid, os.WSTOPPED)
+                side.process.stdin.close()
+                same(side.process.wait(60), status, f"status of the tenant (stopped {stopped})")
+    del matrix.ENV["PENSTOCK_STANDIN_LEAKS"]
+
+
 def case_tenant_stopped():
     """A tenant that was stopped for longer than a plane may be silent still has its plane."""
     gateway, client = opened()

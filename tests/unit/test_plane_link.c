@@ -7,6 +7,7 @@
  */
 #include "test.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "../standin/pst_standin.h"
 #include "object/plane_message.h"
 
 #define MIB (1u << 20)
@@ -30,7 +32,9 @@ static struct plane {
 	int listener, fd;
 	_Atomic enum pst_plane_kind kind;
 	_Atomic enum act act;
-	int mem; /* descriptor of the tenant's memory */
+	int mem;       /* descriptor of the tenant's memory */
+	int lease;     /* descriptor of the lease of the tenant's memory of a GPU */
+	bool releases; /* whether the plane ends the lease after the connection */
 	unsigned char *shared;
 	pthread_t thread;
 } plane;
@@ -108,6 +112,8 @@ static void *plane_run(void *arg)
 			break;
 		if (m.kind == PST_PLANE_FD && m.fd.slot == 0)
 			plane.mem = fd;
+		else if (m.kind == PST_PLANE_FD && m.fd.slot == 1 && plane.mem < 0)
+			plane.lease = fd;
 		else if (m.kind == PST_PLANE_FD)
 			close(fd);
 		if (m.kind == PST_PLANE_FD)
@@ -124,6 +130,8 @@ static void *plane_run(void *arg)
 			break;
 	}
 	close(plane.fd);
+	if (plane.releases)
+		assert_int_equal(send(plane.lease, "", 1, MSG_NOSIGNAL), 1);
 	return NULL;
 }
 
@@ -141,7 +149,7 @@ static void plane_start(enum pst_plane_kind kind, enum act what)
 	assert_int_equal(listen(plane.listener, 4), 0);
 	plane.kind = kind;
 	plane.act = what;
-	plane.mem = -1;
+	plane.mem = plane.lease = -1;
 	assert_int_equal(pthread_create(&plane.thread, NULL, plane_run, NULL), 0);
 }
 
@@ -151,6 +159,8 @@ static void plane_join(void)
 	close(plane.listener);
 	if (plane.mem >= 0)
 		close(plane.mem);
+	if (plane.lease >= 0)
+		close(plane.lease);
 	unlink(path);
 }
 
@@ -376,12 +386,10 @@ static void cut_off(void **state)
 		memset(mine, 1, MIB);
 		theirs = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, plane.mem, 0);
 		assert_true(theirs != MAP_FAILED);
-		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB,
-							     &window),
-				 0);
-		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ, 100, 100,
-							     &other),
-				 0);
+		assert_int_equal(
+			penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window), 0);
+		assert_int_equal(
+			penstock_object_window_open(buffer, PENSTOCK_READ, 100, 100, &other), 0);
 		assert_int_equal(penstock_object_release(window), tries[i].result);
 		/* The server of this window may have written to the old pages. */
 		ret = penstock_object_release(other);
@@ -489,6 +497,85 @@ static void server_memory(void **state)
 	}
 }
 
+static size_t gpu_allocs(void)
+{
+	struct pst_standin_live live;
+	void (*query)(struct pst_standin_live *);
+
+	*(void **)&query = dlsym(dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), "pst_standin_live");
+	assert_non_null(query);
+	query(&live);
+	return live.allocs;
+}
+
+/* Allocates memory of a GPU, and closes the server or the client. With `by_call`, frees the memory
+ * by a call first. */
+static void gpu_memory_use(struct penstock_device *gpu, bool is_server, bool by_call)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_client_opts client_options = client_opts();
+	struct penstock_object_server *server;
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	void *mem;
+
+	opts.plane = path;
+	opts.plane_ms = SILENCE_MS;
+	if (is_server) {
+		assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+		assert_int_equal(penstock_object_server_alloc(server, gpu, MIB, &mem), 0);
+		if (by_call)
+			assert_int_equal(penstock_object_server_free(server, mem), 0);
+		penstock_object_server_close(server);
+		return;
+	}
+	assert_int_equal(penstock_object_client_open(&client_options, &client), 0);
+	assert_int_equal(penstock_object_alloc(client, gpu, MIB, &buffer), 0);
+	if (by_call)
+		assert_int_equal(penstock_object_unregister(buffer), 0);
+	else
+		assert_int_equal(
+			penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window), 0);
+	penstock_object_client_close(client);
+}
+
+/* A plane that was stopped, or that has lost its connection, may still copy to or from memory of a
+ * GPU. This memory is freed only after the plane has released it. */
+static void gpu_memory(void **state)
+{
+	static const struct {
+		bool is_server, by_call;
+		enum act act; /* reaction to MEMORY_CLOSE */
+		bool releases;
+	} tries[] = {
+		{true, true, ANSWER, false}, /* the answer to MEMORY_CLOSE is enough */
+		{true, true, BE_SILENT, false},	 {true, true, DIE, false},
+		{true, true, DIE, true},	 {true, false, ANSWER, false},
+		{true, false, ANSWER, true},	 {false, true, ANSWER, false},
+		{false, true, BE_SILENT, false}, {false, true, DIE, true},
+		{false, false, ANSWER, false},	 {false, false, ANSWER, true},
+	};
+	struct penstock_device *gpu;
+
+	(void)state;
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+	for (unsigned i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		const bool freed =
+			tries[i].releases || (tries[i].by_call && tries[i].act == ANSWER);
+		const size_t before = gpu_allocs();
+
+		plane.releases = tries[i].releases;
+		plane_start(PST_PLANE_MEMORY_CLOSE, tries[i].act);
+		gpu_memory_use(gpu, tries[i].is_server, tries[i].by_call);
+		printf("# try %u: %zu allocations before, %zu after\n", i, before, gpu_allocs());
+		assert_int_equal(gpu_allocs(), before + !freed);
+		plane_join();
+	}
+	plane.releases = false;
+	penstock_device_close(gpu);
+}
+
 /* Some calls of a client must fail if the client has a plane. */
 static void without_plane(void **state)
 {
@@ -523,12 +610,18 @@ static void without_plane(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
-		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
-		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
-		cmocka_unit_test(closed_open),	 cmocka_unit_test(cut_off),
+		cmocka_unit_test(greeting),
+		cmocka_unit_test(questions),
+		cmocka_unit_test(in_flight),
+		cmocka_unit_test(ended_twice),
+		cmocka_unit_test(without_plane),
+		cmocka_unit_test(server_memory),
+		cmocka_unit_test(closed_open),
+		cmocka_unit_test(cut_off),
 		cmocka_unit_test(greeting_with_signals),
+		cmocka_unit_test(gpu_memory),
 	};
 
+	test_use_standin();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
