@@ -24,6 +24,8 @@ struct gw_metrics {
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
 	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
+	/* sessions of hipobj-rc-v2 that were refused because of the memory of other sessions */
+	atomic_ullong session_refused;
 	/* requests with an RDMA token whose transfer failed */
 	atomic_ullong rdma_failed;
 	/* names of the transports of RDMA, set before requests are served, and bytes by transport
