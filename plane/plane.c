@@ -33,7 +33,7 @@ struct plane {
 	struct pl_tenant *tenants;
 	struct pl_metrics *metrics;
 	int fd, signals;
-	int spare; /* descriptor that is closed to refuse a connection if there is no other */
+	int spare;  /* descriptor that is closed to refuse a connection if there is no other */
 	bool pause; /* whether the next wait ignores connections, because none can be accepted */
 	struct stat socket; /* state of the socket's file as this process has created it */
 	char *why;
@@ -122,6 +122,21 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
+/* Returns whether a user of the option --users has as many tenants as one user may have. So one
+ * user cannot keep the others out. Root and the plane's own user have no limit, because they can
+ * end the plane anyway. */
+static bool user_is_full(const struct plane *p, unsigned user)
+{
+	const struct pl_options *o = p->shared.options;
+	unsigned count = 0;
+
+	if (!user || user == geteuid() || o->tenants_max < 2)
+		return false;
+	for (const struct pl_tenant *tenant = p->tenants; tenant; tenant = tenant->next)
+		count += tenant->user == user && !atomic_load(&tenant->ended);
+	return count >= o->tenants_max / 2;
+}
+
 /* Tells a process the reason why it is refused, and closes its connection. */
 static void refuse(int fd, int code, enum penstock_why why, const char *text)
 {
@@ -187,6 +202,13 @@ static void tenant_accept(struct plane *p)
 		pl_count(&plane->counts.refused[PL_LIMIT_TENANTS]);
 		refuse(fd, EAGAIN, PENSTOCK_WHY_FULL,
 		       "the plane has as many tenants as it may have: start it with --tenants");
+		return;
+	}
+	if (user_is_full(p, peer.uid)) {
+		pl_count(&plane->counts.refused[PL_LIMIT_USER]);
+		refuse(fd, EAGAIN, PENSTOCK_WHY_FULL,
+		       "the user has half of the plane's tenants, as many as a user may have: "
+		       "start the plane with --tenants");
 		return;
 	}
 	if (pl_tenant_start(plane, fd, peer.uid, peer.pid, &tenant))

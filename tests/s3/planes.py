@@ -416,6 +416,17 @@ def case_users():
         same(refused(plane, 65534), None, "a user that is permitted")
         text = refused(plane, 65533)
         same("does not serve this user" in text, True, text)
+    # One user gets half of the tenants, and leaves the others to other users.
+    with Plane(None, "--users", "65533,65534", "--tenants", "4", readable=True) as plane, \
+            Side("server", "host", 65534, "-", plane.socket), \
+            Side("server", "host", 65534, "-", plane.socket):
+        text = refused(plane, 65534)
+        same("half of the plane's tenants" in str(text), True, f"a third tenant ({text})")
+        same(plane.refused("limit-user"), 1, "refusals")
+        same(refused(plane, 65533), None, "another user")
+        until(lambda: plane.metric("tenants") == 2, "the other user has ended")
+        with server_tenant(plane), server_tenant(plane):
+            same(plane.metric("tenants"), 4, "tenants of root")
 
 
 def case_limits():
