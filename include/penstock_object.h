@@ -565,7 +565,9 @@ struct penstock_object_server_opts {
 	unsigned channels;
 	/* maximum number of moves in the queue, 4096 at most; 0 means 256 */
 	unsigned moves;
-	/* time in ms without progress after which a move fails; 0 means 10000 */
+	/* Time in ms without progress after which a move fails; 0 means 10000. A session of
+	 * hipobj-rc-v2 shows no progress until all its bytes have moved, so it has one second more
+	 * for every 4 MiB, also if rate_min is higher. */
 	unsigned timeout_ms;
 	int require_encryption; /* 1: decline transports that send unencrypted bytes to another
 				 * host */

@@ -269,7 +269,7 @@ int pst_wire_check(const struct pst_wire_channel *channel)
 int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events)
 {
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
-	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
+	uint64_t now = pst_wire_now_ms(), until = now + channel->silence_ms;
 
 	/* Each byte that moves starts the time limit again. The deadline of the move stays. */
 	if (until > channel->deadline_ms)

@@ -18,6 +18,7 @@
 
 #define BUFFER_LEN (3u << 20)
 #define TRANSFERS 16
+#define TIMEOUT_MS 300
 #define HIPOBJ "hipobj-rc-v2"
 #define SESSION "00112233445566778899AABBccddeeff"
 
@@ -28,6 +29,7 @@ struct sides {
 	struct penstock_device *gpu;
 	unsigned char *at;
 	uint64_t staging_max;
+	unsigned rate_min;
 };
 
 static struct penstock_object_client *client_open(void)
@@ -52,7 +54,8 @@ static void open_sides(struct sides *s, bool gpu)
 		fail_msg("%s", penstock_errmsg());
 	opts.transports = HIPOBJ;
 	opts.channels = 1;
-	opts.timeout_ms = 300;
+	opts.timeout_ms = TIMEOUT_MS;
+	opts.rate_min = s->rate_min;
 	opts.staging_max = s->staging_max;
 	s->client = client_open();
 	assert_int_equal(penstock_object_server_open(&opts, &s->server), 0);
@@ -673,6 +676,45 @@ static void waits_no_longer_than_its_limit(void **state)
 	close_sides(&s);
 }
 
+/* The card reports all bytes of a session at once, so the time without a report may be as long as a
+ * slow network needs for the whole session. The move of one piece of it has the same time. */
+static void waits_for_a_slow_network(void **state)
+{
+	static unsigned char local[BUFFER_LEN];
+	const struct penstock_object_seg segs[] = {{.ptr = local, .len = 4096},
+						   {.ptr = local + 4096, .len = BUFFER_LEN - 4096}};
+	struct sides s = {.staging_max = 0, .rate_min = 1u << 30};
+	struct penstock_object_verdict verdict;
+	struct penstock_object_window *window;
+	struct penstock_object_remote *remote;
+	struct message request, response;
+	struct penstock_object_done done;
+	int count;
+
+	(void)state;
+	open_sides(&s, false);
+	pattern(s.at, BUFFER_LEN, 5);
+	window = window_open(&s, PENSTOCK_WRITE, 0, BUFFER_LEN);
+	assert_true(compose(window, PENSTOCK_OBJECT_PREPARE, &request) > 0);
+	assert_int_equal(prepare(&s, &request, &response, &remote), 0);
+	assert_int_equal(penstock_object_ready(remote, 0, 0, 0), 0);
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 0, segs, 1, 0), 0);
+	/* Longer than timeout_ms of the server. */
+	count = penstock_object_wait(s.server, &done, 1, TIMEOUT_MS + 50);
+	if (count)
+		fail_msg("the move ended early: %lld %s", (long long)done.result, done.text);
+	assert_int_equal(pair(window, 200, &response, &verdict), PENSTOCK_OBJECT_DONE);
+	assert_int_equal(penstock_object_wait(s.server, &done, 1, 20000), 1);
+	assert_int_equal(done.result, 4096);
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 4096, segs + 1, 1, 0), 0);
+	assert_int_equal(penstock_object_wait(s.server, &done, 1, 20000), 1);
+	assert_int_equal(done.result, BUFFER_LEN - 4096);
+	assert_memory_equal(local, s.at, BUFFER_LEN);
+	penstock_object_forget(remote);
+	assert_int_equal(penstock_object_release(window), 0);
+	close_sides(&s);
+}
+
 /* After a release, no byte of the server gets into the memory. */
 static void fences_a_late_server(void **state)
 {
@@ -812,6 +854,7 @@ int main(void)
 		cmocka_unit_test(decides_about_responses),
 		cmocka_unit_test(believes_the_card),
 		cmocka_unit_test(waits_no_longer_than_its_limit),
+		cmocka_unit_test(waits_for_a_slow_network),
 		cmocka_unit_test(fences_a_late_server),
 		cmocka_unit_test(survives_the_failure_of_each_call),
 		cmocka_unit_test(client_names_the_reason),
