@@ -2,7 +2,7 @@
 /*
  * Runs a plane: listens on its socket, and accepts tenants whose user is permitted. After SIGTERM
  * it waits until no operation is in flight, and then exits. A second signal, or the time limit,
- * makes it exit at once. Called by cli/plane.c.
+ * makes it cancel the operations and exit. Called by cli/plane.c.
  */
 #include "plane.h"
 
@@ -26,6 +26,7 @@
 #include "metrics.h"
 #include "tenant.h"
 
+#define STOP_MS 5000 /* until the plane ends without the tenants' threads */
 #define PAUSE_MS 100 /* until the next attempt to accept a connection without a descriptor */
 
 struct plane {
@@ -217,16 +218,15 @@ static void tenant_accept(struct plane *p)
 	p->tenants = tenant;
 }
 
-/* Joins the threads of tenants that have ended. If `all` is true, waits for the threads of all
- * tenants. */
-static void tenants_join(struct plane *p, bool all)
+/* Joins the threads of tenants that have ended. */
+static void tenants_join(struct plane *p)
 {
 	struct pl_tenant **at = &p->tenants;
 
 	while (*at) {
 		struct pl_tenant *tenant = *at;
 
-		if (!all && !atomic_load(&tenant->ended)) {
+		if (!atomic_load(&tenant->ended)) {
 			at = &tenant->next;
 			continue;
 		}
@@ -253,7 +253,7 @@ static bool plane_wait(struct plane *p, int timeout_ms)
 	p->pause = false;
 	poll(fds, 3, timeout_ms);
 	if (fds[1].revents && read(p->shared.wake, &events, sizeof(events)) > 0)
-		tenants_join(p, false);
+		tenants_join(p);
 	if (fds[0].revents)
 		tenant_accept(p);
 	return fds[2].revents && read(p->signals, &info, sizeof(info)) == (ssize_t)sizeof(info);
@@ -272,6 +272,29 @@ static void drain(struct plane *p)
 
 		if (now >= until || plane_wait(p, (int)(until - now)))
 			return;
+	}
+}
+
+/* Waits until the threads of all tenants have ended. If a thread does not return from a call, for
+ * example of a file server or of a GPU's driver, ends the process without it. The kernel then ends
+ * its work, as after a kill. */
+static void tenants_end(struct plane *p)
+{
+	const uint64_t until = pst_now_ns() / 1000000 + STOP_MS;
+
+	tenants_join(p);
+	while (p->tenants) {
+		uint64_t now = pst_now_ns() / 1000000;
+
+		if (now < until) {
+			plane_wait(p, (int)(until - now)); /* further signals change nothing */
+			continue;
+		}
+		pst_log(PST_LOG_ERROR, "plane",
+			"process %d of user %u: its thread does not end, so the plane ends "
+			"without it",
+			p->tenants->process, p->tenants->user);
+		_exit(EXIT_FAILURE);
 	}
 }
 
@@ -328,7 +351,7 @@ static void plane_stop(struct plane *p)
 	socket_close(p);
 	if (p->shared.stop >= 0 &&
 	    write(p->shared.stop, &one, sizeof(one)) == (ssize_t)sizeof(one)) {
-		tenants_join(p, true);
+		tenants_end(p);
 		pl_metrics_close(p->metrics);
 	}
 	if (p->shared.device)

@@ -632,6 +632,26 @@ def case_drain():
             same(side.ask("release"), "0", "release")
 
 
+def case_stuck_transfer():
+    """A plane ends soon after --drain, also if one of its threads does not return."""
+    gateway, client = opened()
+    big_object(client)
+    # The copies of the plane's GPU take minutes.
+    slow = (("PENSTOCK_STANDIN_DELAY_US", "600000000"), ("PENSTOCK_STANDIN_SEED", "3"))
+    with gateway, Plane(gateway, "--rdma", "tcp1", "--device", "cuda:0", "--drain", "1",
+                        env=slow) as plane:
+        with tenant(plane, "cuda:0", mib=BIG) as side:
+            same(side.ask("get", 0, BIG * MIB), "window", "window")
+            same(side.ask("start", "data-1", "big", 0, 0), "0 ", "start")
+            until(lambda: plane.metric("in_flight") == 1, "the request is in flight")
+            before = time.monotonic()
+            status, text = plane.stop()
+            took = time.monotonic() - before
+            same((status, "does not end" in text), (1, True), f"status of the plane ({text})")
+            same(took < 30, True, f"the end after {took:.1f} s")
+            same(side.ask("end", 60000).split()[:2], ["-104", "error"], "the request")
+
+
 # ---- servers ----
 
 def case_server_moves():
