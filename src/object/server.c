@@ -363,16 +363,19 @@ static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op
 			 struct pst_err *err)
 {
 	struct pst_end *end = calloc(1, sizeof(*end));
+	struct pst_plane_message message;
 	int ret;
 
 	if (!end)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a move");
 	end->move.user = user;
-	/* Holds the lock, so that no other thread frees the memory that pst_plane_move looks up. */
+	/* Holds the lock only while the memory is looked up, because the plane may be slow. */
 	pthread_mutex_lock(&remote->server->lock);
-	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories, end,
-			     err);
+	ret = pst_plane_move_fill(&message, op, off, segs, seg_count, remote->server->memories,
+				  err);
 	pthread_mutex_unlock(&remote->server->lock);
+	if (!ret)
+		ret = pst_plane_move(remote->plane, &message, segs, seg_count, end, err);
 	if (ret)
 		free(end);
 	return ret;

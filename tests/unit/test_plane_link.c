@@ -11,7 +11,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -25,7 +27,7 @@
 #define SILENCE_MS 300
 
 /* How the fake plane reacts to the first message of a kind. */
-enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
+enum act { ANSWER, HOLD, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
 
 static char path[108];
 static struct plane {
@@ -36,6 +38,7 @@ static struct plane {
 	int lease;     /* descriptor of the lease of the tenant's memory of a GPU */
 	bool releases; /* whether the plane ends the lease after the connection */
 	unsigned char *shared;
+	sem_t held, released; /* with HOLD: the message has arrived; the plane may go on */
 	pthread_t thread;
 } plane;
 
@@ -64,6 +67,10 @@ static bool act(const struct pst_plane_message *m)
 	bool ends = m->kind == PST_PLANE_START && !chosen;
 	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER, .seq = m->seq};
 
+	if (chosen && plane.act == HOLD) {
+		sem_post(&plane.held);
+		sem_wait(&plane.released);
+	}
 	if (chosen && plane.act == DIE)
 		return true;
 	if (chosen && plane.act == SEND_GARBAGE)
@@ -150,6 +157,8 @@ static void plane_start(enum pst_plane_kind kind, enum act what)
 	plane.kind = kind;
 	plane.act = what;
 	plane.mem = plane.lease = -1;
+	sem_init(&plane.held, 0, 0);
+	sem_init(&plane.released, 0, 0);
 	assert_int_equal(pthread_create(&plane.thread, NULL, plane_run, NULL), 0);
 }
 
@@ -497,6 +506,55 @@ static void server_memory(void **state)
 	}
 }
 
+struct held_move {
+	struct penstock_object_remote *remote;
+	struct penstock_object_seg seg;
+	_Atomic bool done;
+	int result;
+};
+
+static void *held_move_run(void *arg)
+{
+	struct held_move *move = arg;
+
+	move->result = penstock_object_move(move->remote, PENSTOCK_READ, 0, &move->seg, 1, 0);
+	atomic_store(&move->done, true);
+	return NULL;
+}
+
+/* While the plane has not accepted a move, other threads can use the server. */
+static void slow_move(void **state)
+{
+	static const char token[] = "1000:1000:tcp1:127.0.0.1:1:00112233445566778899aabbccddeeff";
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
+	struct penstock_object_server *server;
+	struct held_move move = {.result = 1};
+	pthread_t thread;
+	void *mem;
+	char byte;
+
+	(void)state;
+	plane_start(PST_PLANE_MOVE, HOLD);
+	opts.plane = path;
+	opts.plane_ms = 2000;
+	assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+	assert_int_equal(penstock_object_server_alloc(server, NULL, MIB, &mem), 0);
+	assert_int_equal(
+		penstock_object_resolve(server, token, sizeof(token) - 1, &peer, &move.remote), 0);
+	move.seg = (struct penstock_object_seg){.ptr = mem, .len = 4096, .fd = -1};
+	assert_int_equal(pthread_create(&thread, NULL, held_move_run, &move), 0);
+	sem_wait(&plane.held);
+	assert_int_equal(penstock_object_server_free(server, &byte), -EINVAL);
+	assert_false(atomic_load(&move.done));
+	sem_post(&plane.released);
+	pthread_join(thread, NULL);
+	assert_int_equal(move.result, 0);
+	penstock_object_forget(move.remote);
+	penstock_object_server_close(server);
+	plane_join();
+}
+
 static size_t gpu_allocs(void)
 {
 	struct pst_standin_live live;
@@ -620,6 +678,7 @@ int main(void)
 		cmocka_unit_test(cut_off),
 		cmocka_unit_test(greeting_with_signals),
 		cmocka_unit_test(gpu_memory),
+		cmocka_unit_test(slow_move),
 	};
 
 	test_use_standin();
