@@ -41,9 +41,11 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
-/* Whether the server can access windows in the memory of one device, as its last answer showed. */
+/* Whether the server can access windows in the memory of one device, as its last answer showed.
+ * There is one for each index of a device at most. A later device may get the same index. */
 struct reach {
 	struct reach *next;
+	unsigned index;	 /* of the device */
 	uint64_t serial; /* serial number of the device */
 	bool reached;
 	uint64_t asked_ns;
@@ -332,13 +334,13 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 
 /* ---- which devices the server reaches ---- */
 
-/* Finds the server's answer about a device, with the lock. */
+/* Finds the entry for the index of a device, with the lock. */
 static struct reach *reach_find(const struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {
 	struct reach *reach = windows->reaches;
 
-	while (reach && reach->serial != dev->serial)
+	while (reach && reach->index != dev->index)
 		reach = reach->next;
 	return reach;
 }
@@ -351,7 +353,8 @@ int pst_object_windows_reach(struct pst_object_windows *windows, const struct pe
 
 	pthread_mutex_lock(&lock);
 	reach = reach_find(windows, dev);
-	if (reach && (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
+	if (reach && reach->serial == dev->serial &&
+	    (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
 		ret = reach->reached;
 		*why = reach->why;
 	}
@@ -369,12 +372,13 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 	if (!reach) {
 		reach = calloc(1, sizeof(*reach));
 		if (reach) {
-			reach->serial = dev->serial;
+			reach->index = dev->index;
 			reach->next = windows->reaches;
 			windows->reaches = reach;
 		}
 	}
 	if (reach) {
+		reach->serial = dev->serial;
 		reach->reached = !why;
 		reach->asked_ns = pst_now_ns();
 		if (why)

@@ -234,18 +234,25 @@ static void reached_devices(void **state)
 	pst_object_windows_tested(&windows, &device, NULL);
 	windows.reaches->asked_ns -= REACH_NS;
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 1);
+	/* A process may open and close a device any number of times. The answer about the device
+	 * that had the same index is forgotten. */
+	pst_object_windows_tested(&windows, &other, &why);
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), 0);
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	assert_null(windows.reaches->next);
+	other.index = 1;
+	pst_object_windows_tested(&windows, &other, NULL);
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), 1);
+	free(windows.reaches->next);
 	free(windows.reaches);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(declines),
-		cmocka_unit_test(ignored),
-		cmocka_unit_test(lost_attempt),
-		cmocka_unit_test(opened_in_a_pause),
-		cmocka_unit_test(device_windows),
-		cmocka_unit_test(reached_devices),
+		cmocka_unit_test(declines),	  cmocka_unit_test(ignored),
+		cmocka_unit_test(lost_attempt),	  cmocka_unit_test(opened_in_a_pause),
+		cmocka_unit_test(device_windows), cmocka_unit_test(reached_devices),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
