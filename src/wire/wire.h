@@ -25,6 +25,9 @@ struct pst_wire_nic {
 	char address[46]; /* one of its addresses; "" without a choice */
 	char name[16];	  /* of the network interface; "" if unknown */
 	char bdf[24];	  /* PCI address; "" if it has none */
+	/* what the kernel has reported about the link, and when, in ms; 0: not asked yet */
+	_Atomic bool is_down;
+	_Atomic uint64_t known_ms;
 };
 
 /* Functions for memory that is not host memory, with the meaning of the public functions of the
@@ -58,7 +61,7 @@ struct pst_wire_devices {
 	void (*nic_find)(const char *address, struct pst_wire_nic *out);
 	unsigned (*nic_distance)(const struct pst_wire_nic *nic, struct penstock_device *dev,
 				 const void *ptr);
-	bool (*nic_is_up)(const struct pst_wire_nic *nic);
+	bool (*nic_is_up)(struct pst_wire_nic *nic);
 };
 
 /* The objects of both halves. transport.h defines the structs. */
