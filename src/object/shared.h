@@ -18,7 +18,8 @@ struct pst_shared {
 	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 	unsigned char *ptr;
 	size_t len; /* a multiple of PST_SHARED_ALIGN */
-	/* descriptors of host memory: for reading and writing, and for reading only */
+	/* two descriptors of host memory: `fd` for reading and writing, `read_fd` for reading
+	 * only */
 	int fd, read_fd;
 	struct penstock_export exported; /* export of the memory of a GPU */
 	int lease;			 /* this process's end of the lease; -1: none */
@@ -31,14 +32,14 @@ struct pst_shared {
 		.plane = -1                                                             \
 	}
 
-/* Allocates memory of at least `len` bytes. */
+/* Allocates memory of at least `len` bytes, in a form that another process can map. */
 int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared *out,
 		      struct pst_err *err);
-/* Maps memory of another process. The caller has set `dev`, `len`, the descriptors and `exported`.
- * The descriptors of *out belong to this function, also after an error. */
+/* Maps memory that another process allocated. The caller has set `dev`, `len`, the descriptors and
+ * `exported`. The function takes over the descriptors of *out, and closes them after an error. */
 int pst_shared_open(struct pst_shared *out, struct pst_err *err);
-/* Replaces the pages of a range of host memory by private pages with the same contents. Other
- * processes keep the old pages. */
+/* Replaces the pages of a range of host memory by private pages with the same contents. Then other
+ * processes that map the memory cannot change it, because they keep the old pages. */
 int pst_shared_cut(struct pst_shared *shared, uint64_t off, uint64_t len, struct pst_err *err);
 /* Makes a lease of memory of a GPU. `plane` is a pidfd of the plane, or -1; the caller keeps it.
  * Stores in *out the end that the caller passes to the plane and then closes. */
