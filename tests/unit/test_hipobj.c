@@ -10,111 +10,24 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 
-#include "fake_card.h"
-#include "penstock_object.h"
-#include "s3/hipobj.h"
+#include "hipobj_message.h"
+#include "sides.h"
 
 #define BUFFER_LEN (3u << 20)
 #define TRANSFERS 16
 #define TIMEOUT_MS 300
-#define HIPOBJ "hipobj-rc-v2"
-#define SESSION "00112233445566778899AABBccddeeff"
 
-struct sides {
-	struct penstock_object_client *client;
-	struct penstock_object_server *server;
-	struct penstock_object_buffer *buffer;
-	struct penstock_device *gpu;
-	unsigned char *at;
-	uint64_t staging_max;
-	unsigned rate_min;
-};
-
-static struct penstock_object_client *client_open(void)
-{
-	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
-	struct penstock_object_client *client;
-
-	opts.transports = HIPOBJ;
-	opts.address = "127.0.0.1";
-	if (penstock_object_client_open(&opts, &client))
-		fail_msg("%s", penstock_errmsg());
-	return client;
-}
-
+/* The caller has set staging_max and rate_min. */
 static void open_sides(struct sides *s, bool gpu)
 {
-	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
-
-	fake_card_reset();
-	s->gpu = NULL;
-	if (gpu && penstock_device_open("cuda:0", NULL, &s->gpu) < 0)
-		fail_msg("%s", penstock_errmsg());
-	opts.transports = HIPOBJ;
-	opts.channels = 1;
-	opts.timeout_ms = TIMEOUT_MS;
-	opts.rate_min = s->rate_min;
-	opts.staging_max = s->staging_max;
-	s->client = client_open();
-	assert_int_equal(penstock_object_server_open(&opts, &s->server), 0);
-	if (penstock_object_alloc(s->client, s->gpu, BUFFER_LEN, &s->buffer))
-		fail_msg("%s", penstock_errmsg());
-	s->at = penstock_object_ptr(s->buffer);
-}
-
-/* Closes client, server and buffer. Checks that the fake card then has no object left. */
-static void close_sides(struct sides *s)
-{
-	assert_int_equal(penstock_object_unregister(s->buffer), 0);
-	penstock_object_client_close(s->client);
-	penstock_object_server_close(s->server);
-	penstock_device_close(s->gpu);
-	assert_int_equal(fake_card.live, 0);
-}
-
-static struct penstock_object_window *window_open(struct sides *s, enum penstock_op op,
-						  uint64_t off, uint64_t len)
-{
-	struct penstock_object_window *window;
-
-	if (penstock_object_window_open(s->buffer, op, off, len, &window))
-		fail_msg("%s", penstock_errmsg());
-	return window;
+	s->client_transports = s->server_transports = HIPOBJ;
+	s->timeout_ms = TIMEOUT_MS;
+	s->len = BUFFER_LEN;
+	sides_open(s, gpu);
 }
 
 /* ---- the requests and responses, passed without HTTP ---- */
-
-/* The headers of a request or response. A test may change their values. */
-struct message {
-	struct penstock_object_header headers[16];
-	char texts[16][128];
-	unsigned count;
-};
-
-static void put(struct message *m, const char *name, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static void put(struct message *m, const char *name, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(m->texts[m->count], sizeof(m->texts[0]), fmt, args);
-	va_end(args);
-	m->headers[m->count] = (struct penstock_object_header){name, m->texts[m->count]};
-	m->count++;
-}
-
-static const char *message_find(const void *user, const char *name)
-{
-	const struct message *m = user;
-
-	for (unsigned i = 0; i < m->count; i++)
-		if (!strcasecmp(m->headers[i].name, name))
-			return m->headers[i].value;
-	return NULL;
-}
 
 /* Composes the client's next request of the protocol for this window: PREPARE, READY or CANCEL.
  * Returns the number of its headers, or an error. */
