@@ -144,6 +144,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.require_encryption = o->encrypt;
 	opts.transports = o->transports;
 	opts.networks = o->networks;
+	opts.staging_max = GW_SESSIONS_BYTES;
 	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
 		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
 		pthread_cond_destroy(&rdma->prepared);
@@ -226,6 +227,11 @@ int gw_rdma_prepare(struct gw_request *req, const char *token,
 	struct gw_rdma *rdma = req->server->rdma;
 	int ret;
 
+	ret = gw_sessions_reserve(rdma->sessions, session);
+	if (ret) {
+		atomic_fetch_add(&req->server->metrics.session_refused, ret == -EAGAIN);
+		return ret;
+	}
 	peer.address = req->http->remote;
 	/* `lock` is not held during penstock_object_prepare, because the network card may be slow.
 	 * Instead, `preparing` makes gw_rdma_cancel wait for the call's end. */

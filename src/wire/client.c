@@ -555,6 +555,17 @@ bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer)
 	return is_cut;
 }
 
+bool pst_wire_buffer_is_held(struct pst_wire_buffer *buffer)
+{
+	struct pst_wire_client *client = buffer->client;
+	bool is_held;
+
+	pthread_mutex_lock(&client->lock);
+	is_held = buffer->stuck || (buffer->holder_count && !pst_wire_holders_gone(buffer));
+	pthread_mutex_unlock(&client->lock);
+	return is_held;
+}
+
 /* ---- the thread ---- */
 
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events)

@@ -43,6 +43,9 @@ struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buf
 /* Returns whether the client has ended a server's access to the buffer by force, because the server
  * did not reply to a release. Then no further window of the buffer can be opened. */
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
+/* Returns whether a server may still access the buffer, all of whose windows are released. Its
+ * close then does not free the memory. */
+bool pst_wire_buffer_is_held(struct pst_wire_buffer *buffer);
 /* Returns whether the bytes of every window of the client move by DMA only. */
 bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 

@@ -27,6 +27,9 @@
 /* maximum number of addresses of this host, and so of network cards, that sessions use */
 #define CARDS_MAX 16
 #define CQ_ENTRIES 4
+/* lowest rate in bytes a second for which a session has time. A client that does nothing can keep a
+ * channel waiting for that long. */
+#define SLOW (4u << 20)
 #define ADDRESS_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN) /* random bits of an address */
 /* value of a token's `transport` for a reliable connection */
 #define RC 1
@@ -370,6 +373,20 @@ static int hipobj_admit(const struct pst_wire_server *server, const struct pst_t
 
 /* ---- moves ---- */
 
+/* Waits for the card's report about all bytes of the session. The card reports no progress before
+ * that. So the time limit is that of all bytes, also if the move has only some of them. */
+static int report_wait(struct pst_wire_channel *channel, struct session *s, struct ibv_wc *wc,
+		       struct pst_err *err)
+{
+	const struct penstock_object_server_opts *o = &channel->server->opts;
+	const uint64_t limit_ms = o->timeout_ms + s->len * 1000 / SLOW;
+
+	channel->silence_ms = limit_ms;
+	if (channel->deadline_ms < pst_wire_now_ms() + limit_ms)
+		channel->deadline_ms = pst_wire_now_ms() + limit_ms;
+	return pst_card_queue_wait(&s->queue, channel, wc, err);
+}
+
 /* Sends all bytes to the client by one RDMA write, and waits until it is complete. */
 static int get_send(struct pst_wire_channel *channel, struct session *s, struct pst_err *err)
 {
@@ -389,7 +406,7 @@ static int get_send(struct pst_wire_channel *channel, struct session *s, struct 
 	if (ret)
 		return pst_fail_errno(err, EPIPE, PENSTOCK_WHY_IO_ERROR, "ibv_post_send: %s",
 				      strerror(ret));
-	ret = pst_card_queue_wait(&s->queue, channel, &wc, err);
+	ret = report_wait(channel, s, &wc, err);
 	if (ret)
 		return ret;
 	return wc.status == IBV_WC_SUCCESS ? 0 : pst_card_status_fail(s->card->v, wc.status, err);
@@ -399,7 +416,7 @@ static int get_send(struct pst_wire_channel *channel, struct session *s, struct 
 static int put_receive(struct pst_wire_channel *channel, struct session *s, struct pst_err *err)
 {
 	struct ibv_wc wc;
-	int ret = pst_card_queue_wait(&s->queue, channel, &wc, err);
+	int ret = report_wait(channel, s, &wc, err);
 
 	if (ret)
 		return ret;

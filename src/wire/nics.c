@@ -31,7 +31,7 @@ struct rank {
 	unsigned distance, total;
 };
 
-static struct rank rank_of(const struct pst_wire_listener *listener, const struct pst_wire_grant *g)
+static struct rank rank_of(struct pst_wire_listener *listener, const struct pst_wire_grant *g)
 {
 	const struct pst_wire_devices *devices = g->buffer->client->devices;
 	struct rank rank = {0, 0};
@@ -52,7 +52,7 @@ static struct rank rank_of(const struct pst_wire_listener *listener, const struc
 static void cards_sort(struct pst_wire_grant *g, unsigned first, unsigned count,
 		       unsigned char *order)
 {
-	const struct pst_wire_listener *listeners = g->buffer->client->listeners;
+	struct pst_wire_listener *listeners = g->buffer->client->listeners;
 	struct rank ranks[PST_WIRE_NICS_MAX];
 	unsigned nearest = 0;
 

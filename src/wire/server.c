@@ -412,6 +412,7 @@ static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *mov
 
 	move->err = (struct pst_err){0};
 	channel->deadline_ms = move->deadline_ms;
+	channel->silence_ms = channel->server->opts.timeout_ms;
 	ret = pst_wire_check(channel);
 	if (ret) {
 		move->result = pst_fail_errno(&move->err, -ret, pst_why_from_errno(ret),

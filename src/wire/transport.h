@@ -292,6 +292,7 @@ struct pst_wire_channel {
 	/* epoll descriptor that waits for moves, for `stop` and for the connections */
 	int epoll;
 	uint64_t deadline_ms;	     /* deadline of the move that is in progress, in ms */
+	uint64_t silence_ms;	     /* longest time that one wait of this move may take */
 	struct pst_wire_peer *peers; /* list of connections, the most recently used first */
 	unsigned peer_count;
 	/* host memory of PST_WIRE_STAGING bytes, for bytes that cannot be moved directly */
