@@ -509,8 +509,9 @@ static bool window_takes(struct gw_window *window, const struct pst_http_head *h
 	if (!window || window->reads || window->error ||
 	    (head->status != 200 && head->status != 206))
 		return false;
-	/* The length of the body is not known, or the window is too short for it. */
-	if (head->chunked || !head->has_length || head->length > window->length)
+	if (head->chunked || !head->has_length)
+		window->error = -EOPNOTSUPP;
+	else if (head->length > window->length)
 		window->error = -ERANGE;
 	return !window->error;
 }

@@ -15,6 +15,21 @@
 #define GW_LATENCY_BUCKETS 12
 #define GW_TRANSPORTS_MAX 8 /* maximum number of transports of RDMA */
 
+/* Why a request with an RDMA token was answered by HTTP. */
+enum gw_decline {
+	GW_DECLINE_TRANSPORT,	 /* the gateway does not serve the token's transport */
+	GW_DECLINE_ENCRYPTION,	 /* the transport does not encrypt, but HTTP does */
+	GW_DECLINE_ADDRESS,	 /* the token names a host from which the request did not come */
+	GW_DECLINE_NO_GPU,	 /* the window is in the memory of a GPU */
+	GW_DECLINE_SHORT_WINDOW, /* the window is shorter than the object */
+	GW_DECLINE_BUSY,	 /* as many windows as permitted are in use */
+	GW_DECLINE_UNREACHABLE,	 /* there is no connection to the client */
+	GW_DECLINE_MESSAGE,	 /* a message of hipobj-rc-v2 is malformed */
+	GW_DECLINE_TOO_LONG,	 /* a session cannot have so many bytes */
+	GW_DECLINE_OTHER,	 /* for example a HEAD, or a reply without a length */
+	GW_DECLINE_COUNT
+};
+
 /* All members are 0 at first. */
 struct gw_metrics {
 	/* number of requests by operation and by the first digit of their status */
@@ -23,7 +38,8 @@ struct gw_metrics {
 	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
-	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
+	/* requests with an RDMA token that were declined, by reason */
+	atomic_ullong rdma_declined[GW_DECLINE_COUNT];
 	/* requests with an RDMA token whose transfer failed */
 	atomic_ullong rdma_failed;
 	/* names of the transports of RDMA, set before requests are served, and bytes by transport

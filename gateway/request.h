@@ -55,6 +55,8 @@ struct gw_request {
 	/* Window of the client's memory from which the request's body is read, or into which the
 	 * reply's body is written; NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
+	/* why the request's token is declined, if it is */
+	enum gw_decline decline;
 	/* Session of hipobj-rc-v2 that the request carries out; NULL if there is none. */
 	struct gw_session *session;
 	char range[64]; /* header Range of a session */

@@ -55,8 +55,13 @@ class Setup:
         found = re.search("^penstock_" + re.escape(name) + r" (\d+)$", text, re.M)
         return int(found[1]) if found else None
 
-    def declined(self):
-        return self.metric('rdma_declined_total{reason="no-transport"}')
+    def declined(self, reason):
+        """Returns how many tokens were declined for this reason. None may have been declined for
+        another reason."""
+        same(self.gateway.metric("penstock_rdma_declined_total"),
+             count := self.metric(f'rdma_declined_total{{reason="{reason}"}}'),
+             f"tokens that were declined, all and with reason {reason}")
+        return count
 
     def moved(self, transport, direction):
         return self.metric(f'bytes_total{{transport="{transport}",side="front",'
@@ -83,7 +88,7 @@ def round_trip(transport, device, *flags):
         same(s.objects.get("data-1", "key", s.memory, 0, 1000, first=5000), transport, "range")
         same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
         same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
-        same(s.declined(), 0, "declined")
+        same(s.declined("other"), 0, "declined")
         # Uploads an object in parts.
         upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
         parts = []
@@ -140,6 +145,7 @@ def case_short_windows_are_declined():
         same(reply["ResponseMetadata"]["HTTPHeaders"]["x-amz-rdma-reply"], "501", "reply")
         same(reply["Body"].read() == data, True, "body")
         same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
+        same(s.declined("short-window"), 1, "declined")
 
 
 def with_token(s, token, function, key="key", **words):
@@ -185,6 +191,8 @@ def case_wrong_tokens():
         for foreign in ("0:100000:tcp1:192.0.2.1:9:" + "0" * 32,
                         f"0:100000:shm1:{'0' * 32}:m:x:{'0' * 32}"):
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
+        same([s.metric(f'rdma_declined_total{{reason="{reason}"}}') for reason in
+              ("other-address", "no-transport")], [1, 1], "declined")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
 
 
@@ -199,7 +207,7 @@ def rdma_turned_off(setup):
             s.memory.write(0, bytes(MIB))
             same(s.objects.get("data-1", "key", s.memory, 0, MIB), "http", "GET")
             same(s.memory.read(0, MIB) == data, True, "bytes")
-            same(s.declined(), 2, "declined")
+            same(s.declined("no-transport"), 2, "declined")
 
 
 def case_rdma_can_be_turned_off():
@@ -218,6 +226,7 @@ def case_tls_excludes_tcp1():
                 s.memory.write(0, bytes(MIB))
                 same(s.objects.get("data-1", "key", s.memory, 0, MIB), wanted, "GET")
                 same(s.memory.read(0, MIB) == data, True, "bytes")
+                same(s.declined("not-encrypted"), 2 if transport == "tcp1" else 0, "declined")
     finally:
         del os.environ["AWS_CA_BUNDLE"]
 
@@ -252,6 +261,7 @@ sys.stdin.readline()
         same(s.metric("rdma_failed_total"), 1, "failed")
         # The client at the token's address is gone, so nothing moves.
         same(declined_put(s, token), ("RDMANotSupported", "501"), "a later PUT")
+        same(s.declined("unreachable"), 1, "declined")
         same(failure(lambda: s.plain.head_object(Bucket="data-1", Key="key"))[0], 404, "the object")
         same(s.gateway.drafts(), [], "drafts")
 
@@ -294,7 +304,7 @@ def case_stalled_client():
         same(read_plain(s.plain, "key") == data, True, "a GET meanwhile")
         same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
              "a GET with a token meanwhile")
-        same(s.declined(), 1, "declined")
+        same(s.declined("busy"), 1, "declined")
         same(results, [], "the stalled PUT")
         put.join()
         connection.close()
