@@ -317,6 +317,12 @@ def killed(victim, transport, *flags, length=8 << 30):
 
 
 if ADDRESS != "127.0.0.1":
+    def case_both_ways_by_verbs():
+        """ofi1 with the provider verbs;ofi_rxm moves the bytes through the card."""
+        os.environ["PENSTOCK_OFI_PROVIDER"] = "verbs;ofi_rxm"
+        both_ways("host", "ofi1", 9 * MIB + 77, 2, flags=["--rdma", "ofi1"])
+        del os.environ["PENSTOCK_OFI_PROVIDER"]
+
     def case_killed_through_a_card():
         for victim in ("gateway", "client"):
             killed(victim, "rc1", length=192 * MIB)
