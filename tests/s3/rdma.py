@@ -4,6 +4,7 @@
 examples/object_boto3.py adds the tokens through its event hooks. rdma.py [WORD...] runs the cases
 whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
 
+import base64
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
+import zlib
 
 import botocore.exceptions
 
@@ -194,6 +196,59 @@ def case_wrong_tokens():
         same([s.metric(f'rdma_declined_total{{reason="{reason}"}}') for reason in
               ("other-address", "no-transport")], [1, 1], "declined")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+
+
+def headers_of(call):
+    """Returns the headers of the reply to a request, which may be an error."""
+    try:
+        reply = call()
+    except botocore.exceptions.ClientError as error:
+        reply = error.response
+    return reply["ResponseMetadata"]["HTTPHeaders"]
+
+
+def case_headers_of_requests():
+    """The signature must cover the token, a PUT with a token must have no body, and checksums and
+    conditions hold for the bytes that move by RDMA."""
+    data = random.Random(12).randbytes(MIB)
+    right, wrong = (base64.b64encode(zlib.crc32(d).to_bytes(4, "big")).decode()
+                    for d in (data, data[1:]))
+    with Setup() as s:
+        s.memory.write(0, data)
+        window = object_boto3.Window(s.memory, object_boto3.WRITE, 0, MIB)
+        token = window.headers()["x-amz-rdma-token"]
+
+        def add(request, **_):
+            request.headers["x-amz-rdma-token"] = token
+        s.plain.meta.events.register("before-send.s3", add)
+        same(failure(s.plain.put_object, Bucket="data-1", Key="key", Body=b""),
+             (403, "AccessDenied"), "a token that is not signed")
+        s.plain.meta.events.unregister("before-send.s3", add)
+        same(failure(lambda: with_token(s, token, s.plain.put_object, Body=b"body")),
+             (400, "InvalidRequest"), "a token and a body")
+        window.release()
+        for words in ({"ChecksumCRC32": wrong},
+                      {"ContentMD5": base64.b64encode(bytes(16)).decode()}):
+            same(failure(lambda w=words: s.objects.put("data-1", "key", s.memory, 0, MIB, **w)),
+                 (400, "BadDigest"), f"{words}")
+        got = headers_of(lambda: with_token(s, "x", s.plain.put_object))
+        same((got.get("x-amz-rdma-reply"), got.get("x-amz-rdma-bytes-transferred")),
+             (None, None), "headers of the reply to a malformed token")
+        same(os.listdir(os.path.join(s.gateway.root, "data-1")), [], "objects")
+        same(s.gateway.drafts(), [], "drafts")
+        s.objects.put("data-1", "key", s.memory, 0, MIB, ChecksumCRC32=right)
+        s.memory.write(0, bytes(MIB))
+        window = object_boto3.Window(s.memory, object_boto3.READ, 0, MIB)
+        token = window.headers()["x-amz-rdma-token"]
+        same(failure(lambda: with_token(s, token, s.plain.get_object, IfMatch='"other"')),
+             (412, "PreconditionFailed"), "another ETag")
+        same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
+        got = headers_of(lambda: with_token(s, token, s.plain.get_object, ChecksumMode="ENABLED"))
+        same([got.get(name) for name in ("x-amz-rdma-reply", "x-amz-rdma-bytes-transferred",
+                                         "content-length", "x-amz-checksum-crc32")],
+             ["200", str(MIB), "0", right], "headers of the reply to a GET")
+        same(s.memory.read(0, MIB) == data, True, "the object")
+        window.release()
 
 
 def rdma_turned_off(setup):
