@@ -6,8 +6,8 @@ the server checks no signatures.
 
     peers.py CLIENT ENDPOINT BUCKET KEY DEVICE THREADS
 
-CLIENT is boto3, awscrt, s3torch or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or pinned: a
-copy of KEY bytes from pinned host memory to cuda:0, which is the limit of all of them.
+CLIENT is boto3, awscrt, s3torch or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or
+pinned: a copy of KEY bytes from pinned host memory to cuda:0, which is the limit of all of them.
 """
 
 import os

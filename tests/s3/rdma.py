@@ -26,6 +26,7 @@ os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstoc
 os.environ.setdefault("PENSTOCK_LIBCUDA",
                       os.path.join(BUILD, "tests", "standin", "libcuda.so.1"))
 sys.path.insert(0, os.path.join(ROOT, "examples"))
+import far  # noqa: E402  pylint: disable=wrong-import-position
 import object_boto3  # noqa: E402  pylint: disable=wrong-import-position
 
 MIB = 1 << 20
@@ -493,6 +494,35 @@ def case_drain_waits_for_transfers():
         thread.join()
         connection.close()
         same(results, [(500, "RDMATransferFailed")], "the PUT in flight")
+
+
+def case_drain_completes_transfers():
+    """After SIGTERM, transfers by RDMA in flight end successfully: the object of a PUT is stored,
+    and the bytes of a GET count as moved."""
+    data = random.Random(13).randbytes(MIB)
+    for put in (True, False):
+        with Setup() as s, Stalled() as stalled:
+            s.plain.put_object(Bucket="data-1", Key="key", Body=b"old" if put else data)
+            results, call = [], s.plain.put_object if put else s.plain.get_object
+            thread = threading.Thread(target=lambda c=call: results.append(headers_of(
+                lambda: with_token(s, stalled.token, c))))  # noqa: B023
+            thread.start()
+            connection = stalled.accept()
+            moved = b"" if put else connection.recv(MIB, socket.MSG_WAITALL)
+            s.gateway.process.send_signal(signal.SIGTERM)
+            until(lambda: s.gateway.get("/healthz")[0] == 503, "the gateway drains")
+            same(results, [], "responses before the transfer ends")
+            sent = data if put else b""
+            connection.sendall(far.REPLY.pack(0x31504354, 3, 0, 0, 0, 1, len(sent),
+                                              far.crc32c(sent) if put else 0) + sent)
+            thread.join()
+            same(s.gateway.stop(), (0, ""), "status and messages")
+            connection.close()
+            same([(found.get("x-amz-rdma-reply"), found.get("x-amz-rdma-bytes-transferred"))
+                  for found in results], [("200", str(MIB))], "the response")
+            same(put or moved == data, True, "bytes of the GET")
+            with open(os.path.join(s.gateway.root, "data-1", "key"), "rb") as file:
+                same(file.read() == data, True, "the object")
 
 
 def case_gateway_killed():
