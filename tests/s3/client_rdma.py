@@ -276,7 +276,7 @@ def case_upstream():
             same(front.read() == data, True, "the bytes that were written")
 
 
-def killed(victim, transport, *flags, length=8 << 30):
+def killed(victim, transport, *flags, length=2 << 30):
     """Kills the gateway or the client in the middle of a long read, and of an upload in parts. No
     file and no object may remain of the copy. Afterwards the transport must work again."""
     with Setup(flags=flags) as s:
