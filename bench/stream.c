@@ -2,10 +2,11 @@
 /*
  * Measures stream-ordered reads. The program submits many reads and then waits for the stream, as
  * programs do that keep a KV cache in a file. For comparison, it submits the same reads to a
- * queue, makes them by one-call functions, and copies pinned memory alone. The streams are idle
- * when the reads are submitted, or wait for a word, so that all reads are queued first. Early reads
- * have the flag PENSTOCK_R_EARLY. Section `stream_beside` measures how much stream-ordered reads
- * slow a compute kernel on another stream.
+ * queue, makes them by synchronous calls, and copies pinned memory alone. In most cases, the
+ * streams are idle when the program submits the reads. In the case `held`, the streams wait until
+ * all reads are submitted. Early reads have the flag PENSTOCK_R_EARLY: the library reads the file
+ * before the stream reaches the read. Section `stream_beside` measures how much stream-ordered
+ * reads slow a compute kernel on another stream.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,8 +37,8 @@ struct stream_run {
 	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
 	const char *path;
 	struct penstock_done done[COUNT_MAX];
-	/* Two words in pinned memory: held streams wait for the first. Streams write to the
-	 * second. */
+	/* Two numbers in pinned memory. In the case `held`, the streams wait until the first
+	 * reaches `turn`. In calls_row(), the streams write the second. */
 	uint64_t *word;
 	uint64_t turn;
 };
@@ -135,7 +136,8 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	for (unsigned i = 0; i < count && !ret; i++) {
 		int n = penstock_submit(r->q, &r->reqs[i], 1, NULL);
 
-		/* the library's pinned memory is in use */
+		/* All pinned memory of the library is in use. Waits for one read, then submits
+		 * this read again. */
 		if (n == -EAGAIN && how != STREAM_HELD) {
 			ret = reads_harvest(r, 1, len);
 			harvested += !ret;
@@ -151,9 +153,9 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	return ret ? ret : reads_harvest(r, count - harvested, len);
 }
 
-/* Drops the whole file from the page cache. The kernel drops only whole folios, so parts of a
- * short range would stay. Tries again for a second, because the library unregisters the file a
- * moment after it has closed. */
+/* Drops the whole file from the page cache. The kernel drops only whole folios (groups of pages),
+ * so parts of a short range could stay cached. Tries for up to a second, because the library
+ * unregisters the file's pages a moment after penstock_close. */
 static int cache_drop_soon(int fd, uint64_t len)
 {
 	uint64_t until = meter_ns() + 1000000000;
@@ -310,8 +312,8 @@ static int section_stream(struct bench *b)
 	static struct stream_run r;
 	int ret = run_open(b, &r);
 
-	/* The first requests start lanes, allocate pinned memory and load the kernel, so they are
-	 * not measured. */
+	/* The first requests start the library's threads, allocate pinned memory and load its CUDA
+	 * kernel, so they are not measured. */
 	for (unsigned how = 0; how < HOWS && !ret; how++) {
 		reads_aim(b, &r, (enum how)how, MIB, 16);
 		ret = reads_make(&r, (enum how)how, MIB, 16);
@@ -350,7 +352,7 @@ struct beside {
 	const struct pst_cuda *api;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *stream;
-	_Atomic uint64_t done; /* time at which the kernels were done; 0 before */
+	_Atomic uint64_t done; /* time in ns at which all kernels were done; 0 until then */
 };
 
 static void *await_kernels(void *arg)

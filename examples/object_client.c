@@ -51,7 +51,7 @@ static const char *move(struct penstock_object_buffer *buffer, enum penstock_op 
 	reply.expect = len;
 	verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
 	penstock_object_judge(window, &reply, &verdict);
-	/* The memory may be used for a body, or for anything else, only after the release. */
+	/* Until penstock_object_release returns, the server may still access the memory by RDMA. */
 	if (penstock_object_release(window) < 0 || verdict.next == PENSTOCK_OBJECT_ERROR)
 		return NULL;
 	if (verdict.next == PENSTOCK_OBJECT_DONE)
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	len = (size_t)ftell(file);
-	half = (len + 4095) / 4096 * 4096; /* the second half begins at a page boundary */
+	half = (len + 4095) / 4096 * 4096; /* page boundary where the object is read back to */
 	port = (int)strtol(argv[1], NULL, 10);
 	rewind(file);
 	if (penstock_object_client_open(NULL, &client) < 0 ||

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checksums of GPU memory. The GPU computes them by the kernel of crc32c.cu: one launch for up to
- * RANGES_MAX ranges. The calling thread cuts the ranges into pieces, waits for the kernel and joins
- * the pieces' checksums. One call at a time uses the GPU. It must never run on a lane.
+ * Computes checksums of GPU memory with the kernel of crc32c.cu: one launch for up to RANGES_MAX
+ * ranges. The calling thread cuts the ranges into pieces, waits for the kernel and joins the
+ * pieces' checksums. One call at a time uses the GPU. It must never run on a worker thread (lane)
+ * of the library.
  */
 #include "device/cuda_sum.h"
 
@@ -14,24 +15,27 @@
 #include "device/crc32c_ptx.h"
 
 #define RANGES_MAX 2048u
-/* Maximum number of pieces of a launch. Each range may need one piece that is shorter than the
- * others, so half of the pieces are reserved for these. */
+/* Maximum number of pieces in one launch of the kernel. Each range may have one piece that is
+ * shorter than the others, so half of the pieces are reserved for these. */
 #define PIECES_MAX (2 * RANGES_MAX)
 /* Length in bytes of the shortest piece: four times the 16 KiB that the kernel reads at a time.
- * Longer pieces are a power of two times as long, so that the kernel needs few multiplications to
- * shift their checksums. */
+ * Longer pieces have a power of two times this length, so that the kernel needs few multiplications
+ * to shift their checksums. */
 #define PIECE_MIN ((uint64_t)64 << 10)
 #define KERNEL_THREADS 128
-/* Time for which the calling thread polls before it sleeps. A checksum of 1 GiB takes no longer,
- * and a thread that sleeps takes 0.1 to 0.3 ms to wake up. */
+/* Time in ns for which the calling thread polls for the end of the kernel before it sleeps. A
+ * checksum of 1 GiB takes no longer than this time. A thread that sleeps takes 0.1 to 0.3 ms to
+ * wake up. */
 #define POLL_NS 1000000u
 
-/* A piece of a range, in pinned memory. crc32c.cu has the same layout, and describes it. */
+/* A piece of a range, in pinned memory that the kernel reads and writes. crc32c.cu has the same
+ * layout, and describes the members. */
 struct sum_piece {
 	uint64_t begin, len, after, raw;
 };
 
-/* The first call makes these objects. They stay until the device closes. */
+/* Objects that the first call creates and later calls use again. They exist until the device
+ * closes. */
 struct pst_cuda_sums {
 	struct pst_cu_module *module;
 	struct pst_cu_function *kernel;
@@ -71,7 +75,7 @@ static enum pst_cu_result sums_make(const struct pst_cuda *api, struct pst_cuda_
 {
 	enum pst_cu_result rc = api->cuModuleLoadData(&s->module, pst_crc32c_image);
 
-	/* The image has machine code for most GPUs. For others the driver compiles the text. */
+	/* The image has machine code for most GPUs. For others the driver compiles the PTX text. */
 	if (rc != PST_CU_OK)
 		rc = api->cuModuleLoadData(&s->module, pst_crc32c_ptx);
 	if (rc == PST_CU_OK)
@@ -90,8 +94,9 @@ static enum pst_cu_result sums_make(const struct pst_cuda *api, struct pst_cuda_
 	return rc == PST_CU_OK ? api->cuStreamSynchronize(s->stream) : rc;
 }
 
-/* Loading a module, creating a stream and allocating pinned memory may wait until all streams are
- * idle. So the function first waits until no stream waits for a request of the library. */
+/* Creates c->sums, unless it exists. Loading a module, creating a stream and allocating pinned
+ * memory may wait until all streams are idle. So the function first waits until no stream waits for
+ * a request of the library. */
 static int sums_open(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
@@ -124,8 +129,8 @@ void pst_cuda_sum_close(struct pst_cuda_device *c)
 
 /* ---- ranges and pieces ---- */
 
-/* Checks that the whole range is memory of the device: a kernel that reads another address breaks
- * the application's context. `known` is the allocation that was found last. */
+/* Checks that the whole range is memory of the device, because a kernel that reads another address
+ * breaks the application's context. `known` is the allocation that the last call found. */
 static int range_check(struct penstock_device *dev, const struct pst_sum *sum,
 		       struct pst_memory *known, struct pst_err *err)
 {
@@ -157,9 +162,9 @@ static uint64_t piece_len(const struct pst_sum *sums, unsigned count)
 	return len;
 }
 
-/* Cuts a range into pieces of `len` bytes, from its last whole word to its begin. So all pieces but
- * the first begin at a whole word. The last piece also has the bytes after the last whole word.
- * Returns the number of pieces. */
+/* Cuts a range into pieces of `len` bytes, starting at its last whole word (4 bytes) and going
+ * backwards to its begin. So all pieces but the first begin at a whole word. The last piece also
+ * has the bytes after the last whole word. Returns the number of pieces. */
 static unsigned range_cut(const struct pst_sum *sum, uint64_t len, struct sum_piece *pieces)
 {
 	const uint64_t begin = (uintptr_t)sum->ptr, end = begin + sum->len;
@@ -176,8 +181,8 @@ static unsigned range_cut(const struct pst_sum *sum, uint64_t len, struct sum_pi
 	return count;
 }
 
-/* Computes the checksums of at most RANGES_MAX ranges. The context is current, and the caller holds
- * sum_lock. */
+/* Computes the checksums of at most RANGES_MAX ranges. The caller has made the context current and
+ * holds sum_lock. */
 static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned count,
 		      struct pst_err *err)
 {
@@ -195,8 +200,7 @@ static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned 
 	if (rc == PST_CU_OK)
 		rc = pst_cuda_event_await(c->api, s->done, POLL_NS);
 	if (rc != PST_CU_OK) {
-		c->api->cuStreamSynchronize(
-			s->stream); /* The kernel may still write its results. */
+		c->api->cuStreamSynchronize(s->stream); /* the kernel may still write its results */
 		return pst_cuda_fail(err, rc, "computing checksums");
 	}
 	for (unsigned i = 0; i < count; i++) {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The upload of one object: see object_upload.h.
+ * Implements object_upload.h: the upload of one object in parts.
  *
- * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
- * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. A
- * write that finds no buffer (object_buffer.c) waits until a part has arrived. So a program that
- * writes an object roughly in order needs little memory, and one that writes it in another order
- * needs no more than it must.
+ * pst_object_upload_write, on the worker threads, copies the bytes of writes into the buffers of
+ * parts. When a part's buffer is full, a reactor (a thread of io/http.h) sends the part. Then its
+ * buffer is used again. A write for which object_buffer.c has no buffer waits until the server has
+ * received a part. So a program that writes an object roughly in order needs little memory. With
+ * another order, the memory depends on how many parts are incomplete at a time.
  *
  * The multipart upload begins with the first part that is sent. An object of one part is sent by
  * the commit (object_commit.c) in a single PUT.
  *
- * If the server takes tokens, it fetches a part through the part's window. If it does not do so,
- * the part is sent in a body, and counted.
+ * If the server accepts tokens, it fetches a part through the part's window, memory that it may
+ * read. If it does not fetch the part, the part is sent in an HTTP body, and counted in parts_near.
  */
 #include "storage/object_upload_state.h"
 
@@ -163,8 +163,8 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
-/* Repeats a call whose error may pass. Returns true if the call has been started again. If it could
- * not be started, stores the error in *ret and *err. */
+/* Repeats a call after an error that may be temporary. Returns true if the call has been started
+ * again. If it could not be started, stores the error in *ret and *err. */
 static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
 			      int *ret, struct pst_err *err)
 {
@@ -248,8 +248,9 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
 
 static int part_start(struct part *part, struct pst_err *err);
 
-/* Sends a part in the body of a request, because the server has not fetched it through the window.
- * If the caller allows only windows, offers the window again after an error that may pass. */
+/* Sends a part again, in an HTTP body, because the server has not fetched it through the window. If
+ * the caller allows only windows, offers the window again, provided that the error may be
+ * temporary. */
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
@@ -263,7 +264,7 @@ static void part_resend(struct part *part)
 		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
 	else
 		pst_object_grant_why(&part->grant, &why);
-	/* Under the lock, because upload_stop may cancel the call. */
+	/* The lock keeps pst_object_upload_stop from cancelling the call while it changes. */
 	pthread_mutex_lock(&up->lock);
 	pst_object_call_clear(&part->call);
 	memset(&part->call, 0, sizeof(part->call));
@@ -294,8 +295,8 @@ static void part_released(struct pst_object_grant *grant)
 	enum penstock_object_next next = grant->verdict.next;
 
 	part->call.token = NULL;
-	/* An error may also follow the status 200, although the bytes have moved. The request
-	 * cannot be repeated without a token, because it has no body. */
+	/* Even a response with status 200 may contain an error after the bytes have moved. The call
+	 * itself cannot be repeated, because it has neither a token nor a body any more. */
 	if (next == PENSTOCK_OBJECT_RESEND || pst_object_call_may_pass(&part->call)) {
 		part_resend(part);
 		return;
@@ -343,7 +344,8 @@ static int part_offer(struct part *part, struct pst_err *err)
 	return pst_object_upload_near(up, &why, err);
 }
 
-/* Starts the request that sends a part in its body. */
+/* Starts the request that uploads a part. The first attempt offers the part's window to the server.
+ * If that is not possible, and in later attempts, the part is the body of the request. */
 static int part_start(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;
@@ -426,7 +428,7 @@ static void id_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&up->lock);
 }
 
-/* Starts the request that begins the multipart upload and asks for its ID. */
+/* Starts the request that begins the multipart upload. Its response contains the upload's ID. */
 static void id_ask(struct pst_object_upload *up)
 {
 	struct pst_err err;
@@ -465,8 +467,8 @@ static void part_sum(struct pst_object_upload *up, struct part *part)
 	up->ready_count++;
 }
 
-/* Prepares a full part for sending. If the part is the whole object, the commit sends it
- * instead. */
+/* If all bytes of a part have been written, prepares it for sending. If the part is the whole
+ * object, the commit sends it instead. */
 static void part_check(struct pst_object_upload *up, struct part *part)
 {
 	if (part->state == PART_FILLING && !part->writers && part_is_full(part) &&
@@ -476,7 +478,8 @@ static void part_check(struct pst_object_upload *up, struct part *part)
 
 /* ---- writes ---- */
 
-/* Copies the bytes of a write that lie in the part. Called without the lock. */
+/* Copies the bytes between `first` and `end` of a write into the part. The caller does not hold
+ * up->lock. */
 static void part_copy(struct part *part, const struct pst_io *io, uint64_t first, uint64_t end)
 {
 	uint64_t at = io->off;
@@ -492,8 +495,8 @@ static void part_copy(struct part *part, const struct pst_io *io, uint64_t first
 	}
 }
 
-/* Opens all parts that a write touches. Returns 0, -EAGAIN if the write must wait, or -errno with
- * the error in io->err. */
+/* Allocates all parts that a write touches. Returns 0, -EAGAIN if the write must wait for a buffer,
+ * or -errno with the error in io->err. */
 static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 {
 	unsigned first = pst_object_upload_part_at(up, io->off),
@@ -555,7 +558,8 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 				      up->place->url.name, SPANS_MAX);
 }
 
-/* Sends the parts that are ready. Before the first part, begins the upload and waits for its ID. */
+/* Sends the parts that are ready. Before the first part, starts the multipart upload, and id_ended
+ * sends the parts when the server has replied with an ID. */
 static void parts_start(struct pst_object_upload *up)
 {
 	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
@@ -588,8 +592,9 @@ static void upload_pump(struct pst_object_upload *up)
 	}
 }
 
-/* Returns 0 if an object of one part may use a window. A server that does not know tokens would
- * store an empty object for a moment. */
+/* Returns 0 if windows may be used for this upload. For an object of one part, a server that
+ * ignores tokens would store an empty object for a moment. So such an object needs a server that
+ * has moved a PUT through a window before, unless the caller allows only windows. */
 static int one_part_check(const struct pst_object_upload *up,
 			  const struct pst_object_windows *windows, struct pst_err *err)
 {
@@ -600,7 +605,7 @@ static int one_part_check(const struct pst_object_upload *up,
 			"through a window");
 }
 
-/* Returns 0 if a path may report that the bytes of a write move through windows. An object of one
+/* Returns 0 if the bytes of a write may be reported as moving through windows. An object of one
  * part then uses a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
@@ -608,8 +613,8 @@ static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the upload has no windows");
 	if (pst_object_windows_check(up->windows, err))
 		return err->code;
-	/* The bytes move only after the write has completed. So this function can only use the
-	 * server's last responses. */
+	/* The bytes move only after the write has completed, so it is unknown whether they will
+	 * move through a window. The check uses the server's reply to its last token. */
 	if (!up->windows_only && pst_object_windows_decline(up->windows))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
 				      "the server has declined the last token");
