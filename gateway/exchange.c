@@ -516,7 +516,9 @@ static bool window_takes(struct gw_window *window, const struct pst_http_head *h
 		return false;
 	/* If the length of the body is not known, or the window is too short, the client gets the
 	 * body by HTTP. */
-	if (head->chunked || !head->has_length || head->length > window->length)
+	if (head->chunked || !head->has_length)
+		window->error = -EOPNOTSUPP;
+	else if (head->length > window->length)
 		window->error = -ERANGE;
 	return !window->error;
 }

@@ -527,10 +527,12 @@ static bool window_begin(struct gw_request *req, bool stores)
 {
 	struct passage *p = req->passage;
 
-	if (!p->has_window && stores)
-		gw_rdma_store_fail(req, -EOPNOTSUPP);
-	if (!p->has_window)
+	if (!p->has_window) {
+		req->decline = GW_DECLINE_BUSY;
+		if (stores)
+			gw_rdma_store_fail(req, -EOPNOTSUPP);
 		return !stores;
+	}
 	p->window = (struct gw_window){
 		.reads = stores,
 		.length = gw_rdma_window_length(req),

@@ -34,7 +34,8 @@ class PenstockFileSystem(AbstractFileSystem):
 
     Args:
         endpoint, profile, region, anonymous, require, effort: as in ObjectClient. endpoint_url and
-            anon are other names of endpoint and anonymous, as s3fs calls them.
+            anon are other names of endpoint and anonymous, as s3fs calls them; key, secret and
+            token are those of access_key, secret_key and session_token.
         storage_options: arguments of fsspec's AbstractFileSystem.
     """
 
@@ -44,9 +45,11 @@ class PenstockFileSystem(AbstractFileSystem):
     def __init__(self, endpoint: Optional[str] = None, *, profile: Optional[str] = None,
                  region: Optional[str] = None, anonymous: bool = False, require: str = "any",
                  effort: str = "thrifty", endpoint_url: Optional[str] = None, anon: bool = False,
-                 **storage_options: Any) -> None:
+                 key: Optional[str] = None, secret: Optional[str] = None,
+                 token: Optional[str] = None, **storage_options: Any) -> None:
         super().__init__(**storage_options)
         self.client = ObjectClient(endpoint or endpoint_url, profile=profile, region=region,
+                                   access_key=key, secret_key=secret, session_token=token,
                                    anonymous=anonymous or anon, require=require, effort=effort)
 
     # ---- questions ----

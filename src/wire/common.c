@@ -252,10 +252,10 @@ int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 	    (peer->address && !address_bytes(peer->address, from)))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "an address is not numeric");
 	if (peer->address ? !may_name(server, named, from) : !is_loopback(named))
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"the token names the address %s, from which the request did not "
-				"come",
-				place->address);
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_PERMISSION,
+				      "the token names the address %s, from which the request did "
+				      "not come",
+				      place->address);
 	return 0;
 }
 

@@ -86,10 +86,9 @@ static int admit(const struct pst_wire_server *server, const struct pst_token *t
 {
 	struct pst_token_place place = {.v6 = false};
 	union name name;
-	bool tcp;
 	int ret;
 
-	if (!pst_ofi_known(token->ofi.provider, &tcp))
+	if (!pst_ofi_known(token->ofi.provider))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"ofi1 does not use the provider %.60s", token->ofi.provider);
 	if (!name_read(token, &name) || !inet_ntop(name.any.sa_family, name_address(&name),
@@ -183,9 +182,8 @@ static bool client_listens(const struct run *r)
 	int code = 0;
 	socklen_t len = sizeof(code);
 	union name name;
-	bool tcp;
 
-	if (!name_read(token, &name) || !pst_ofi_known(token->ofi.provider, &tcp) || !tcp)
+	if (!name_read(token, &name) || !pst_ofi_known(token->ofi.provider)->tcp)
 		return true;
 	ready.fd = socket(name.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (ready.fd < 0)

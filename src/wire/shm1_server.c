@@ -57,8 +57,8 @@ static int admit(const struct pst_wire_server *server, const struct pst_token *t
 	if (!server->has_host || memcmp(server->host, token->shm.host, PST_TOKEN_HOST))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "the client is on another host");
 	if (token->shm.cuda && !server->opts.device)
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"the server has no GPU for the client's window");
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
+				      "the server has no GPU for the client's window");
 	return 0;
 }
 
