@@ -400,8 +400,9 @@ static void unchanged_file_is_not_tried_again(void **state)
 	}
 }
 
-/* A canary that succeeds needs a new route (the set of paths between file and device). If there is
- * no memory for it, the request uses the old route, and the next request runs the canary. */
+/* After a canary (test read) has succeeded, the library allocates a new route (the set of paths
+ * between file and device). If there is no memory for the new route, the request uses the old
+ * route, and the next request runs the canary. */
 static void no_memory_for_a_new_route(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();

@@ -202,8 +202,8 @@ static void refused_cachestat(void **state)
 	assert_int_equal(ex.resident, -1);
 	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
 	read_and_compare(st);
-	/* Path fault carries each chunk in two pieces. It does so for the chunk of the residency
-	 * probe, too. */
+	/* The path "fault" carries each chunk in two pieces. It does so for the chunk of the
+	 * residency probe, too. */
 	req.path = "fault:bounce?swap=1";
 	assert_int_equal(penstock_transfer(&req, NULL), LEN);
 	penstock_close(st);

@@ -236,13 +236,13 @@ static const struct {
 	{"registration", {{"ios", 1}, {"size", 1}}, "efficiency-kept-gpu", 0, 1e-5},
 	{"registration", {{"mtt-set", 1e9}, {"access", 1}}, "mtt-hit-rate", 0, 1e-7},
 	/* fence: if fences take no time, or if one fence is enough for all bytes, the speed is the
-	 * full 7 GB/s. If each chunk needs a long fence, it approaches 0. */
+	 * full 7 GB/s. If each chunk needs a long fence, the speed approaches 0. */
 	{"fence", {{"fence-us", 0}}, "speed-gbps", 7, 1e-12},
 	{"fence", {{"batch", 1e9}}, "batched-fences", 1, 0},
 	{"fence", {{"batch", 1e9}}, "batched-speed-gbps", 7, 1e-5},
 	{"fence", {{"chunk", 512}, {"fence-us", 1e6}}, "speed-gbps", 0, 1e-6},
-	/* pipeline: with one byte at a time the speed approaches 0. With an endless request or
-	 * many requests in flight, it is that of the slowest hop, 14 GB/s. */
+	/* pipeline: with one byte at a time the speed approaches 0. With an endless request or many
+	 * requests in flight, the speed is that of the slowest hop, 14 GB/s. */
 	{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
 	{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
 	{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
