@@ -335,8 +335,9 @@ static void randomize_tree(const struct pst_model *m, double *in)
 }
 
 /* Sets a random arbiter. Strict priority is left out, because it has no closed form: it may stop a
- * stream. A weighted stream has more chunks in flight, as it sends several in turn. These chunks
- * cost no switch time, which the closed form counts for each chunk of a shared link. */
+ * stream. A stream with a weight above 1 sends several chunks in turn, so it gets more chunks in
+ * flight. The switch time is then 0: the closed form counts it for each chunk of a shared link, but
+ * successive chunks of one stream need no switch. */
 static void randomize_arbiter(const struct pst_model *m, double *in)
 {
 	unsigned weight = (unsigned)(1 + test_random(&seed) % 4);

@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))
 PENSTOCK = os.path.join(os.environ["PENSTOCK_BUILD"], "penstock")
-# The tests use shorter times for the lock's beat and its expiry than the package, to run faster.
+# The tests renew the lock more often and let it expire sooner than the package does, to run faster.
 _object_lock.BEAT_S, _object_lock.LEASE_S = 0.3, 4.0
 Boto = None
 

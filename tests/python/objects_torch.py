@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests checkpoints of torch in an object store: penstock.torch.save and load with s3://,
-torch.distributed.checkpoint through penstock.fsspec, and through a client's methods."""
+torch.distributed.checkpoint through penstock.fsspec, and through the methods of ObjectClient."""
 
 import errno
 import io
