@@ -104,8 +104,8 @@ static void expect_usable(void)
 	assert_string_equal(report.path, "odirect");
 }
 
-/* Checks that path odirect is refused and another path is used. A request that requires the class
- * of path odirect must fail before any byte moves. */
+/* Checks that path odirect is refused and another path is used. A request that requires a direct
+ * path (PENSTOCK_DIRECT) must fail before any byte moves. */
 static void expect_refused(enum penstock_why why, const char *words)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;

@@ -82,7 +82,8 @@ static void read_and_compare(struct penstock_storage *st)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* Checks that a failure has the errno, the reason and a sentence. */
+/* Checks that a failed call returns the errno `code`, and that the library has the reason and a
+ * sentence. */
 static void check_error(int ret, int code, enum calls_kind kind, unsigned nth)
 {
 	if (ret != -code)

@@ -396,7 +396,7 @@ static void shares_are_monotone(void **state)
 }
 
 /* Simulates as long as the slowest stream needs for a thousand chunks. At the call, `out` has the
- * results of the closed form. The results of the simulation replace them. */
+ * results of the closed form (a formula). The results of the simulation replace them. */
 static void simulate(const struct pst_model *m, double *in, double *out)
 {
 	int least = pst_model_result_index(m, "slowest-stream-gbps");

@@ -147,8 +147,8 @@ class Single(unittest.TestCase):
             same(got, state)
 
     def test_damage(self):
-        """The error for a changed byte, a truncated part and a truncated marker names the file.
-        For a changed byte, it also names the tensor."""
+        """The error for a changed byte, a truncated part and a truncated marker (.metadata) names
+        the file. For a changed byte, it also names the tensor."""
         state, path = {"w": torch.randn(500, 500), "x": torch.randn(5)}, folder()
         dcp.save(state, storage_writer=pt.StorageWriter(path))
         part = os.path.join(path, next(n for n in os.listdir(path) if n.endswith(".distcp")))

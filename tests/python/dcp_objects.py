@@ -283,7 +283,8 @@ class Locks(unittest.TestCase):
         self.assertEqual([key for key in keys("lock/step") if LOCK in key], [])
 
     def test_lost(self):
-        """A job that has lost its lock writes no marker."""
+        """A job that has lost its lock writes no marker (.metadata), so the checkpoint stays
+        incomplete."""
         url = "s3://bucket/lost/step"
 
         class Stalled(pt.ObjectStorageWriter):

@@ -542,8 +542,8 @@ class Sglang(Engine):
             self.load(Model(), "tensorflow")
 
     def test_chosen_files(self):
-        """The loader reads the files that SGLang has found itself, and the files that SGLang
-        adds to the model's own."""
+        """The loader reads the files that SGLang's search has found, and the files that SGLang adds
+        to the model."""
         from penstock.sglang import loader_class
         _, model = self.load(Model(), loader_class(), hf_config="../more/sub/a.safetensors")
         self.same(model.got, {**ARRAYS, **MORE})

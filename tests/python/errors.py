@@ -136,7 +136,7 @@ class Errors(unittest.TestCase):
         penstock.Group("a", numpy.int64(0), numpy.int32(1)).close()
 
     def test_save_options(self):
-        """save_file passes require, durable and effort to the library."""
+        """save_file passes its arguments `require`, `durable` and `effort` to the library."""
         out, asked = os.path.join(TMP, "options.safetensors"), []
         with self.assertRaises(penstock.ClassRefusedError):
             penstock.save_file({"a": penstock.allocate("U8", (3,), 0)}, out,

@@ -325,8 +325,8 @@ class Prefetch(unittest.TestCase):
         same(self, dict(taken), ARRAYS)
 
     def test_closed(self):
-        """Closing the loader stops the load. Tensors that were taken remain valid, and the
-        safe_open can be closed before the loader."""
+        """Closing the loader stops the load. Tensors that were taken remain valid, and the object
+        that safe_open returned can be closed before the loader."""
         f = penstock.safe_open(FILE, "np")
         loader = f.prefetch()
         f.close()

@@ -187,7 +187,8 @@ class Progress(unittest.TestCase):
             LOADS["load_file"](progress=True)
 
     def test_group(self):
-        """In a group, each rank gets numbers up to its own total, and rank 0 shows the bar."""
+        """In a group, the progress function of each rank gets numbers up to the rank's own total.
+        Rank 0 shows the bar."""
         told, rows = {}, {}
 
         def rank(number):

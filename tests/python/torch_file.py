@@ -512,8 +512,8 @@ class Damage(Base):
             self.assertGreater(errors, 300)
 
     def test_header(self):
-        """The local header of a record is valid only if it has the record's name, and if its
-        extra fields together have the extra length."""
+        """The local header of a record is valid only if it has the record's name, and if the
+        lengths of its extra fields add up to the length that the header states for them."""
         archive = _zip.Archive()
         archive.add_payload("data/0", LONG, None)
         header = archive.pieces[0][1]

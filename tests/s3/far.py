@@ -30,7 +30,8 @@ def crc32c(data):
 
 
 class Window:
-    """The window that a client's token describes."""
+    """The window that a client's token describes: memory of the client that a server may read or
+    write."""
 
     def __init__(self, token):
         fields = token.split(":")

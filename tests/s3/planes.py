@@ -134,7 +134,7 @@ def ended(side, expected, what):
 
 
 def transfer(side, op, length, expected, off=0, key="key", first=0, flags=0):
-    """Opens a window, and sends a request with it."""
+    """Opens a window (memory for a transfer), and sends a request that names the window."""
     same(side.ask(op, off, length), "window", f"window of a {op}")
     same(side.ask("start", "data-1", key, first, flags), "0 ", f"start of a {op}")
     line = ended(side, expected, op)
@@ -307,7 +307,8 @@ def case_secrets():
 # ---- tenants ----
 
 class Raw:
-    """A tenant without the library: this script itself sends the messages (plane_message.h)."""
+    """A tenant (a process that uses the plane) without the library: this script itself sends the
+    messages (plane_message.h)."""
     HEAD = struct.Struct("=IHHQ")
     HELLO, FD, MEMORY, MEMORY_CLOSE, WINDOW, RELEASE, START = 1, 2, 5, 6, 7, 8, 9
     WELCOME, ANSWER = 13, 14

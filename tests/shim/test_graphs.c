@@ -141,8 +141,8 @@ static void fixed_arguments(void **state)
 	assert_ok(cuFileStreamDeregister(stream));
 }
 
-/* One graph has a read and a write. The write stores the bytes that the read has delivered, to
- * another offset of the file. */
+/* One graph has a read and a write. The write takes the bytes that the read has delivered, and
+ * stores them at another offset of the file. */
 static void write_is_replayed(void **state)
 {
 	static size_t len = 100000;
