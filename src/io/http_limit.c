@@ -6,12 +6,13 @@
 #include "io/http_limit.h"
 
 /* Length of a window, in which the speed is measured. Shorter windows measure noise: a request of 4
- * MiB takes 40 ms at 100 MB/s. If the server is fast, a window ends sooner, when WINDOW_ROUNDS
- * times as many requests have ended as may be in flight. */
+ * MiB takes 40 ms at 100 MB/s. If the server is fast, a window ends sooner: when the number of
+ * ended requests is WINDOW_ROUNDS times the limit of requests in flight. */
 #define WINDOW_NS 200000000u
 #define WINDOW_MIN_NS 20000000u
 #define WINDOW_ROUNDS 8u
-/* After "slow down", the limit stays low for this time, as AWS recommends for S3's answer 503. */
+/* For this time after the answer "slow down", the limit does not rise, as AWS recommends for S3's
+ * answer 503. */
 #define CALM_NS 2000000000u
 /* Minimum difference between the speeds of two windows, in percent, that counts as better or
  * worse. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine uring: one io_uring for each lane (a thread of the library), opened, used and closed on
- * this thread. The io_uring also reads the lane's wake eventfd, so that one wait covers completions
- * and wake-ups.
+ * The engine "uring": one io_uring for each lane (a thread of the library), opened, used and closed
+ * on this thread. The io_uring also reads the lane's wake eventfd, so that one wait covers
+ * completions and wake-ups.
  *
  * If the kernel refuses io_uring, `open` returns the reason and the lane opens the next engine of
  * the list. If io_uring_enter keeps failing later, the fallback engine (the last of the list) makes
@@ -274,9 +274,9 @@ static void uring_flush(struct uring_engine *engine)
 		uring_entered(engine, io_uring_submit(&engine->ring));
 }
 
-/* Sleeps instead of a wait in the io_uring, while io_uring_enter must not be called. The
- * function cannot poll the io_uring's descriptor instead. That descriptor stays readable as
- * long as there are completions that only io_uring_enter can fetch. */
+/* Sleeps for a moment in which io_uring_enter must not be called, so that the engine cannot wait in
+ * the io_uring. The function cannot poll the io_uring's descriptor instead. That descriptor stays
+ * readable as long as there are completions that only io_uring_enter can fetch. */
 static void uring_sleep(int64_t timeout_us)
 {
 	struct timespec ts = {0, RETRY_US * 1000};

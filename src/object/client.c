@@ -35,7 +35,8 @@ struct penstock_object_client {
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* fork generation when the client was opened; pst_fork_check compares it to detect a forked
+	 * child */
 	unsigned generation;
 	/* protects `buffers` and `windows`; no other lock is taken while it is held */
 	pthread_mutex_t lock;

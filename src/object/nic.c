@@ -116,7 +116,7 @@ bool pst_nic_is_up(const struct pst_wire_nic *nic)
 	int ret;
 
 	if (!nic->name[0] || pst_sysfs_open(&fs, NULL))
-		return true; /* nothing is known of it */
+		return true; /* without information, the card counts as up */
 	/* The read fails with EINVAL if the interface is down. */
 	ret = pst_sysfs_number(&fs, &carrier, "sys/class/net/%s/carrier", nic->name);
 	pst_sysfs_close(&fs);

@@ -46,7 +46,7 @@ enum pst_plane_kind {
 	PST_PLANE_FD,
 	PST_PLANE_PING,
 	PST_PLANE_INFO,
-	/* shares memory, whose file descriptors the FD messages before it have passed */
+	/* shares memory; earlier FD messages have passed the memory's file descriptors */
 	PST_PLANE_MEMORY,
 	PST_PLANE_MEMORY_CLOSE,
 	/* clients */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The paths staged and bounce, through a slot, which is a piece of a lane's pinned memory (its
- * ring). The lane, a thread of the library, starts their chunks; the storage and the device move
- * the bytes. Both paths use the caller's memory only through copies of the device.
+ * The paths "staged" and "bounce" move bytes through a slot, which is a piece of a lane's pinned
+ * memory (its ring). The lane, a thread of the library, starts their chunks; the storage and the
+ * device move the bytes. Both paths use the caller's memory only through copies of the device.
  *
  * staged: for a read, the drive's DMA fills the slot by O_DIRECT, and the device's copy engine
  * copies from the slot. A write goes the other way. The CPU touches no byte. On device host,

@@ -253,7 +253,7 @@ static int line_put(struct pst_chunked *body, char c)
 	bool chunk = body->state == AT_LENGTH;
 	bool cr = body->line_len && body->line[body->line_len - 1] == '\r';
 
-	/* A carriage return is allowed before the end of the line only. */
+	/* A carriage return is allowed only directly before the \n that ends the line. */
 	if (!c || (cr && c != '\n'))
 		return -EBADMSG;
 	if (c != '\n') {

@@ -14,7 +14,7 @@
 
 /* One setting. The strings are valid during the call only. */
 struct pst_ini_setting {
-	/* for an indented line: the setting that it belongs to; "" for all others */
+	/* for an indented line: the setting that it belongs to; "" for all other lines */
 	const char *parent;
 	const char *name; /* name of the setting, in lower case */
 	const char *value;

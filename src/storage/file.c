@@ -70,8 +70,8 @@ static void io_fail(struct pst_io *io, int code)
 	io_end(io, io->err.code);
 }
 
-/* Raises file->written_end to `end_at` if it is lower. The caller guarantees that all bytes before
- * `end_at` of this write are written. */
+/* Raises file->written_end to `end_at` if it is lower. The caller guarantees that its write has
+ * written all its bytes up to the offset `end_at`. */
 static void written_end_raise(struct pst_file *file, uint64_t end_at)
 {
 	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
@@ -200,7 +200,7 @@ static int io_carry(struct pst_io *io)
 }
 
 /* Moves the rest of a transfer that has started. If the engine is full, makes the system calls on
- * this thread, because the code that submitted the transfer does so only once. */
+ * this thread, because no other code submits the transfer again. */
 static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);

@@ -8,9 +8,9 @@
  * ETag of each response is compared with it. So the bytes of two versions are never mixed: a read
  * of an object that has changed fails with -ESTALE.
  *
- * If the server has a checksum of the whole object, it is compared when all bytes have been read.
- * If it differs, the read that completes the bytes fails, and the check begins again with the next
- * read.
+ * If the server has a checksum of the whole object, it is compared with the checksum of the
+ * received bytes when all bytes have been read. If the two differ, the read that completes the
+ * bytes fails, and the check begins again with the next read.
  *
  * An object cannot be changed in place. So a storage that is open for writing writes a whole
  * object, and can be read only after its commit.

@@ -64,7 +64,7 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	return ret;
 }
 
-/* Asks the server, through a window that is used for nothing else. */
+/* Makes the test request, through a window that is used for nothing else. */
 static int reach_ask(const struct pst_object_place *place, const char *etag, uint64_t length,
 		     struct pst_object_windows *windows, struct penstock_device *dev,
 		     struct pst_err *err)

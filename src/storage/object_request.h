@@ -33,7 +33,8 @@ struct pst_object_place {
 	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
 	/* path of a request as it is sent, without a query */
 	char *path;
-	/* whether the region was corrected, because the server has named another; possible once */
+	/* whether the region was corrected, because the server has named another one; only one
+	 * correction is possible */
 	bool moved;
 };
 
@@ -91,7 +92,8 @@ struct pst_object_call {
 	bool sends; /* the request has a body, perhaps of 0 bytes */
 	/* Decides what to do with a response of status 2xx. NULL: its body is stored as text. */
 	enum pst_http_verdict (*judge)(struct pst_object_call *call);
-	/* The reactor calls it when the call has ended. It may free the call. */
+	/* The reactor calls this function when the call has ended. The function may free the
+	 * call. */
 	void (*ended)(struct pst_object_call *call);
 	void *user;
 	/* maximum duration of pst_object_call_run in seconds; 0 for a default that suits the

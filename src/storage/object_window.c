@@ -218,8 +218,8 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
 	/* During a pause the storage still gets its windows, because the pause may end while the
-	 * storage is open. Only a server that gets no tokens for the rest of the process has
-	 * none. */
+	 * storage is open. The storage gets no windows only if the server gets no tokens for the
+	 * rest of the process. */
 	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
@@ -338,7 +338,8 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 
 /* ---- which devices the server reaches ---- */
 
-/* Finds the server's answer about a device, with the lock. */
+/* Finds the last test of whether the server can access the memory of a device. The caller holds the
+ * lock. */
 static struct reach *reach_find(const struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {

@@ -47,7 +47,7 @@ int pst_model_file_open(const struct pst_model_file *file, struct pst_file_sourc
 	if (pst_url_match(file->path)) {
 		ret = pst_url_open(file->path, 0, &source.st, &length);
 	} else {
-		/* O_NONBLOCK prevents that open(2) blocks if a pipe has replaced the file. */
+		/* O_NONBLOCK keeps open(2) from blocking if a pipe has replaced the file. */
 		source.fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 		if (source.fd < 0)
 			ret = pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m");
