@@ -22,7 +22,7 @@ enum pst_http_conn_state {
 	PST_CONN_SENDING,
 	PST_CONN_HEAD, /* waits for the head of the response, or receives it */
 	PST_CONN_BODY, /* receives into the call's memory */
-	PST_CONN_TEXT, /* receives into the call's text */
+	PST_CONN_TEXT, /* receives the body into the member `text` of the call */
 	PST_CONN_IDLE, /* has no call */
 };
 

@@ -217,7 +217,8 @@ static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_ht
 	return 0;
 }
 
-/* Puts an endpoint into the table, unless another thread has put an equal one there. */
+/* Puts an endpoint into the table and stores it in *out. If another thread has put an equal one
+ * there, stores that one, and frees `endpoint`. */
 static int endpoint_add(struct pst_http_endpoint *endpoint,
 			const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 			struct pst_err *err)

@@ -63,7 +63,7 @@ void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t n
 	}
 	limit->bytes += bytes;
 	limit->ended++;
-	/* A window must last until each request that was in flight at its start can have ended. */
+	/* A window must be long enough for all requests that were in flight at its start to end. */
 	if (limit->ended < limit->now || ns < WINDOW_MIN_NS)
 		return;
 	if (ns < WINDOW_NS && limit->ended < WINDOW_ROUNDS * limit->now)

@@ -33,7 +33,7 @@
  * time for each read. */
 #define TOGETHER_MAX 4
 #define REAP_MAX 16
-#define SLOTS_MAX 2 /* Maximum number of pieces of the lane's pinned staging memory (its ring). */
+#define SLOTS_MAX 2 /* Maximum number of pieces of the lane's pinned staging memory. */
 #define TAG_WAKE 1u /* user_data of the read of the eventfd that wakes this thread. */
 /* io_uring_enter fails mostly because memory is short. The engine repeats it after RETRY_US, and
  * gives up after FAILURES_MAX failures in a row. */

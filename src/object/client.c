@@ -21,8 +21,8 @@
 #include "wire/client.h"
 #include "wire/exchange.h"
 
-/* Links of a circular, doubly linked list. It is the first member of each buffer and window, so
- * that a pointer to it is also a pointer to the object. */
+/* Links of a circular, doubly linked list. This struct is the first member of each buffer and
+ * window, so that a pointer to it is also a pointer to the object. */
 struct entry {
 	struct entry *next, *before;
 };

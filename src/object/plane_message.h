@@ -61,8 +61,8 @@ enum pst_plane_kind {
 	PST_PLANE_WELCOME,
 	PST_PLANE_ANSWER,
 	PST_PLANE_COUNTS, /* reply to INFO */
-	PST_PLANE_ENDED,  /* the HTTP request that a START has started has completed */
-	PST_PLANE_MOVED,  /* the move of bytes that a MOVE has started has completed */
+	PST_PLANE_ENDED,  /* the HTTP request of an earlier START has completed */
+	PST_PLANE_MOVED,  /* the move of bytes of an earlier MOVE has completed */
 	PST_PLANE_KINDS,
 };
 

@@ -239,7 +239,7 @@ static void transfer_resend(struct pst_object_transfer *t)
 }
 
 /* Sends the request again with a token for another network card, if one is left to try. Returns
- * true if the request was passed on. */
+ * false if the request was not sent: the caller must then handle it. */
 static bool transfer_resend_by_card(struct pst_object_transfer *t)
 {
 	struct pst_object_target *target = t->target;

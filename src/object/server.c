@@ -143,7 +143,7 @@ void penstock_object_server_close(struct penstock_object_server *server)
 
 /* ---- memory ---- */
 
-/* Allocates memory for a server without a plane, so that it is not shared with another process. */
+/* Allocates memory for a server without a plane. No other process shares this memory. */
 static int memory_open(struct penstock_device *dev, size_t len, struct pst_shared *out,
 		       struct pst_err *err)
 {

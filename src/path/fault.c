@@ -126,7 +126,7 @@ static int fault_wrap(const char *args, void *state, struct pst_err *err)
 
 /* ---- choosing the chunks ---- */
 
-/* Returns a pseudo-random number that depends on the seed, the chunk and the purpose. */
+/* Returns a pseudo-random number that depends on the seed, the chunk and `purpose`. */
 static uint64_t chunk_random(const struct fault_spec *spec, const struct pst_chunk *chunk,
 			     unsigned purpose)
 {

@@ -15,8 +15,8 @@
  */
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix);
 
-/* The common part of the probes of paths p2p and odirect, which find out whether a path can be
- * used: checks O_DIRECT, and sets alignment and class in `facts`. */
+/* The common part of the probes of the paths "p2p" and "odirect". A probe finds out whether a path
+ * can be used. This part checks O_DIRECT, and sets alignment and class in `facts`. */
 int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix);
 

@@ -53,8 +53,8 @@ struct pst_vendor_counts {
  */
 const struct pst_vendor *pst_vendor_get(struct pst_err *err);
 
-/* Reads libcufile's counters. Returns -EOPNOTSUPP if it has no counters, or no counters for each
- * GPU. */
+/* Reads libcufile's counters. Returns -EOPNOTSUPP if libcufile has no counters, or does not count
+ * each GPU separately. */
 int pst_vendor_count(const struct pst_vendor *lib, struct pst_vendor_counts *out);
 
 /* Returns the name of a result code of libcufile, such as "DRIVER_NOT_INITIALIZED", in static

@@ -177,7 +177,8 @@ static bool judge_status(const struct penstock_object_reply *reply,
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server does not know this kind of token");
 	} else if (!strcmp(error, "RDMANotSupported") && reply->status != 200) {
 		/* Some clients, such as boto3, turn a response of status 200 with an error in its
-		 * body into status 500. So this code counts with any status but 200. */
+		 * body into status 500. So the code RDMANotSupported is accepted with any status
+		 * but 200. */
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server declined RDMA");
 	} else if (reply->status >= 300 || reply->status < 200) {
 		if (reply->status == 500 && !strcmp(error, "RDMATransferFailed"))

@@ -2,8 +2,8 @@
 /*
  * Implements the storage named "file": regular files, block devices and descriptors of the caller.
  * This file moves the bytes: it makes system calls for each transfer (struct pst_io) until the
- * transfer is complete. Usually the engine of the transfer's worker thread (its "lane") makes them,
- * such as io_uring. file_open.c opens files, and file_facts.c finds their properties. This file
+ * transfer is complete. Usually an engine such as io_uring makes them, on the transfer's worker
+ * thread (its "lane"). file_open.c opens files, and file_facts.c finds their properties. This file
  * must never change the flags of a caller's descriptor.
  */
 #include "storage/file.h"

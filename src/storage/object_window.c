@@ -57,7 +57,8 @@ struct pst_object_windows {
 	const struct hub *hub;
 	/* 0, or the reason (enum penstock_why) why requests to the server carry no tokens */
 	_Atomic unsigned shut;
-	/* time (pst_now_ns) from which the server gets tokens again; 0: not in this process */
+	/* time (pst_now_ns) from which the server gets tokens again; 0: `shut` holds until the
+	 * process ends */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	/* whether the server has moved the bytes of a PUT through a window */
