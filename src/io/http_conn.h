@@ -75,8 +75,8 @@ struct pst_http_conn {
 int pst_http_conn_open(struct pst_http_conn *conn, const struct sockaddr *address,
 		       socklen_t address_len);
 void pst_http_conn_close(struct pst_http_conn *conn);
-/* Returns whether a connection without a call has ended or has received bytes: such a connection
- * cannot carry another request. */
+/* Returns true if a connection without a call has ended, or has received bytes that no call
+ * expects. Such a connection cannot carry another request. */
 bool pst_http_conn_has_surplus(const struct pst_http_conn *conn);
 /* Gives a call to a connection that is idle or connecting. */
 void pst_http_conn_give(struct pst_http_conn *conn, struct pst_http_call *call, uint64_t now_ns);

@@ -18,7 +18,7 @@
 /* If the addresses of an endpoint are older than this, the next pst_endpoint_get looks them up
  * again. The names of object stores change their addresses within minutes, to spread the load. */
 #define FRESH_NS 60000000000u
-/* For this time after a failed connection to an address, new connections try it last. */
+/* For this time after a failed connection to an address, new connections try that address last. */
 #define FAILED_NS 60000000000u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -218,8 +218,8 @@ static int fallback_submit(struct uring_engine *engine, struct pst_call *call)
 }
 
 /* Passes all calls that the kernel has not accepted, and all later calls, to the fallback engine.
- * The kernel must never get one of these calls as well. The kernel uses the memory of each accepted
- * call until it completes, so this engine still waits for the accepted calls. */
+ * The kernel must never get a call that the fallback engine makes. The kernel uses the memory of
+ * each accepted call until it completes, so this engine still waits for the accepted calls. */
 static void uring_give_up(struct uring_engine *engine, int code)
 {
 	const struct io_uring_sq *sq = &engine->ring.sq;

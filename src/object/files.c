@@ -274,8 +274,8 @@ static bool is_stale(const struct file *file, uint64_t now)
 {
 	struct stat stat;
 
-	/* Also closes a file that has no name any more, because the file system frees the file's
-	 * space only then. */
+	/* A file without a name is stale, too: the file system frees its space only after it is
+	 * closed. */
 	return file->used && file->st && !file->users &&
 	       (now >= file->used_ms + IDLE_MS || fstat(file->fd, &stat) || !stat.st_nlink);
 }

@@ -62,7 +62,7 @@ enum pst_plane_kind {
 	PST_PLANE_ANSWER,
 	PST_PLANE_COUNTS, /* reply to INFO */
 	PST_PLANE_ENDED,  /* the HTTP request of an earlier START has completed */
-	PST_PLANE_MOVED,  /* the move of bytes of an earlier MOVE has completed */
+	PST_PLANE_MOVED,  /* the transfer that an earlier MOVE requested has completed */
 	PST_PLANE_KINDS,
 };
 
@@ -87,8 +87,8 @@ struct pst_plane_memory {
 	uint64_t len;
 	uint32_t cuda; /* 1: `exported` describes memory of a GPU */
 	/* Number of slots in use. For host memory it is 2: slot 0 has a descriptor for reading and
-	 * writing, and slot 1 one for reading only. For memory of a GPU it is 1 if `exported` has a
-	 * descriptor, otherwise 0. */
+	 * writing, and slot 1 has a read-only descriptor. For memory of a GPU it is 1 if `exported`
+	 * has a descriptor, otherwise 0. */
 	uint32_t fds;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };

@@ -40,8 +40,8 @@ struct pst_object_target {
 	unsigned char *mem;
 	uint64_t len;
 	enum penstock_op op;
-	/* request.c calls it when the request has completed. Only afterwards can the application
-	 * take the completion. */
+	/* request.c calls this function when the request has completed. Only afterwards can the
+	 * application take the completion. */
 	void (*idle)(struct pst_object_target *target);
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path fault: wraps another path and injects faults into chunks that a seed selects, so that tests
- * can check how the library handles faults. A selected chunk fails, is delayed, or lies: it reports
- * that all bytes were moved although they were not. A request uses this path only if the request
- * names the path. The wrapped path moves the bytes of a chunk in pieces; for each piece, this file
- * makes a request with one chunk. After a failure, a chunk may be retried on another path, without
- * further faults.
+ * The path "fault" wraps another path and injects faults into chunks that a seed selects, so that
+ * tests can check how the library handles faults. A selected chunk fails, is delayed, or lies: it
+ * reports that all bytes were moved although they were not. A request uses this path only if the
+ * request names the path. The wrapped path moves the bytes of a chunk in pieces; for each piece,
+ * this file makes a request with one chunk. After a failure, a chunk may be retried on another
+ * path, without further faults.
  *
  * The syntax is fault[:PATH][?NAME=VALUE&...], with these names:
  *

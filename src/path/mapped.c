@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path mapped: the device's copy engine reads the page cache in place. A lane (a thread of the
- * library) maps the file shared and read-only, registers ranges of the mapping (windows) with the
- * device, and queues a copy from them. The CPU touches no byte and no page becomes dirty. The path
- * carries reads only.
+ * The path "mapped": the device's copy engine reads the page cache in place. A lane (a thread of
+ * the library) maps the file shared and read-only, registers ranges of the mapping (windows) with
+ * the device, and queues a copy from them. The CPU touches no byte and no page becomes dirty. The
+ * path carries reads only.
  *
  * One lane registers all windows of a device, because the driver registers only one range at a
  * time: 57 GB/s on an H200, with any number of threads. Other lanes have nothing to do meanwhile,
- * so with the efforts fast and balanced they carry other chunks of the request on another path.
+ * so with the efforts "fast" and "balanced" they carry other chunks of the request on another path.
  * Never map with MAP_PRIVATE, because registering such a mapping hangs the CUDA driver.
  *
  * Unregistering waits for everything that the application has queued on the device. Meanwhile every

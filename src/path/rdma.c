@@ -43,8 +43,8 @@
  * time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)
-/* After the server has refused a window in the device's memory, a lane (a thread of the library)
- * offers only windows in host memory, for this time. */
+/* For this time after the server refused a window in the device's memory, a lane (a thread of the
+ * library) offers only windows in host memory. */
 #define REFUSED_NS 5000000000u
 /* Length in bytes of a chunk, and of the first chunks of a request, if the storage has no
  * preference. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NVIDIA's libcufile, loaded for path vendor only, once in each process. The first route (a storage
- * with a device) that could use libcufile loads it, and turns its compat mode off if its version
- * can do that. It is never closed, because its exit handlers run later than any code that could
- * close it.
+ * NVIDIA's libcufile, loaded only for the path "vendor", once in each process. The first route (a
+ * storage with a device) that could use libcufile loads it, and turns its compat mode off if its
+ * version can do that. It is never closed, because its exit handlers run later than any code that
+ * could close it.
  */
 #ifndef PST_PATH_VENDOR_LIB_H
 #define PST_PATH_VENDOR_LIB_H

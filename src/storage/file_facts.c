@@ -155,8 +155,8 @@ static bool fs_has_large_folios(enum pst_fs fs)
 }
 
 /* Returns true if an error of syncfs always means lost data. It does on ext4 and xfs since kernel
- * 5.8. Since that version, syncfs reports write-back errors, and on these two it reports no other
- * errors. */
+ * 5.8. Since that version, syncfs reports write-back errors, and on these two file systems it
+ * reports no other errors. */
 static bool fs_tells_loss(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);

@@ -363,7 +363,7 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
 	case PENSTOCK_OBJECT_BODY:
 		/* The body is received into the same memory, so the server's access to the window
-		 * must end before. */
+		 * must end first. */
 		if (!pst_object_grant_close(&read->grant))
 			break;
 		call->token = NULL;
@@ -516,7 +516,7 @@ static bool read_again(struct object_read *read)
 	struct pst_err err;
 	bool started;
 
-	/* object_cancel must not find a call that is not started */
+	/* The lock keeps object_cancel from finding this call before it is started. */
 	pthread_mutex_lock(&object->lock);
 	started =
 		pst_object_call_may_pass(&read->call) && !pst_object_call_repeat(&read->call, &err);

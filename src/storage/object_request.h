@@ -113,7 +113,7 @@ void pst_object_call_header(struct pst_object_call *call, const char *name, cons
  * The server then moves `len` bytes through the window before it responds, and the request has no
  * body. */
 void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len);
-/* Frees the text of the response. */
+/* Frees the response's body, which was stored as text. */
 void pst_object_call_clear(struct pst_object_call *call);
 /* Returns whether a call has ended with an error that may be temporary, so that it can be repeated.
  * S3 gives some of these errors the status 400. If S3 begins its response before the work is done,

@@ -30,7 +30,7 @@
 /* If a test has shown that a server has no access to a device's memory, the next test is made after
  * this time in nanoseconds. */
 #define REACH_NS 60000000000u
-/* in bytes; the registration of a longer window is ended on a separate thread */
+/* Length in bytes. If a window is longer, a separate thread ends its registration. */
 #define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
@@ -164,7 +164,7 @@ static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDR
 	return here;
 }
 
-/* Finds the client with these settings, or opens one. Called with the lock. */
+/* Finds the client with these settings, or opens one. The caller holds the lock. */
 static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
 				  struct pst_err *err)
 {
@@ -209,7 +209,7 @@ static bool is_shut(struct pst_object_windows *windows)
 	return atomic_load(&windows->shut);
 }
 
-/* Finds the state of an endpoint, or makes it. Called with the lock. */
+/* Finds the state of an endpoint, or makes it. The caller holds the lock. */
 static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
 					       const struct hub *hub, struct pst_err *err)
 {
@@ -526,8 +526,9 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	       error && pst_object_code_is(error, codes);
 }
 
-/* Changes the verdict about a window in the memory of a device: the bytes must come through another
- * window if they have not come through this one. The CPU cannot compare them with a checksum. */
+/* Changes the verdict for a window in the memory of a device. The CPU cannot check a checksum of
+ * bytes in such memory, and a body cannot be received there. In both cases, the bytes must come
+ * through another window. */
 static void judge_device(struct pst_object_grant *grant)
 {
 	struct penstock_object_verdict *verdict = &grant->verdict;

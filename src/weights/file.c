@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handles one file of a model: opens it, reads its header, detects that its bytes have changed, and
- * opens it as a storage. Called by open.c, by the loads and by src/group. It never reads the bytes
- * of tensors.
+ * opens it as a storage. Called by open.c, by the code that loads tensors and by src/group. It
+ * never reads the bytes of tensors.
  */
 #include "weights/file.h"
 
