@@ -13,7 +13,7 @@
  * The open files together reserve at most 1/SHARE of the machine's memory. After transfers of
  * MOVES_OF times its reserved bytes, a file is closed and opened again. This limits the
  * registrations of a file whose transfers never repeat a range. So all registrations together stay
- * below a quarter of the memory, which is the limit of path mapped.
+ * below a quarter of the memory, which is the limit of the path "mapped".
  */
 #include "object/files.h"
 

@@ -54,10 +54,10 @@
  * calls that use both paths read 12 % slower than with 32 or 16 MiB. With 64 MiB, the library read
  * as fast as with 32, and used less CPU time (H200). */
 #define WINDOW_MIXED (64u << 20)
-/* If possible, path bounce (a copy by the CPU) carries contiguous cached ranges that are shorter
- * than this number of bytes, because it takes less time than registering a window. Measured on an
- * H200 with a file of which every other MiB is cached: with windows of 1 MiB, the read took 1.6
- * times as long as with CPU copies. */
+/* Cached ranges that are contiguous and shorter than this number of bytes go over the path "bounce"
+ * (a copy by the CPU) if possible, because that takes less time than registering a window. Measured
+ * on an H200 with a file of which every other MiB is cached: with windows of 1 MiB, the read took
+ * 1.6 times as long as with CPU copies. */
 #define WINDOW_MIN (8u << 20)
 /* Length in bytes of the first and last windows (registered ranges) of a request. The copy engine
  * has no work until the first window is registered, which takes 0.15 ms. */

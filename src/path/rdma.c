@@ -39,7 +39,7 @@
 #define WINDOWS 4 /* maximum number of windows of a thread (lane) */
 /* Maximum number of windows of a lane (a thread of the library) in its device's memory, and their
  * length in bytes. A server copies page cache to a GPU without a CPU copy if a transfer has 8 MiB
- * or more (path mapped). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
+ * or more (path "mapped"). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
  * time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)

@@ -11,7 +11,7 @@
 #include "core/base/err.h"
 #include "abi/cufile_abi.h"
 
-/* X(return type, name, parameters) for each libcufile function that path vendor needs. */
+/* X(return type, name, parameters) for each libcufile function that the path "vendor" needs. */
 #define PST_VENDOR_FUNCS(X)                                                                        \
 	X(struct cuf_error, cuFileDriverOpen, (void))                                              \
 	X(struct cuf_error, cuFileDriverGetProperties, (struct cuf_props * props))                 \
