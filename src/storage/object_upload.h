@@ -42,7 +42,8 @@ uint64_t pst_object_upload_length(struct pst_object_upload *upload);
 
 /* Returns the index of the part that has the byte at `off`. */
 unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
-/* Returns the offset of part `index`, and stores its length when it is full. */
+/* Returns the offset of part `index`. Stores in *len_out the length that this part has once it is
+ * full. */
 uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
 				      uint64_t *len_out);
 /* Writes the query of a request of the multipart upload. `number` is the part that the request is
@@ -53,7 +54,8 @@ void pst_object_upload_query(const struct pst_object_upload *up, unsigned number
  * the error in `err` if the caller allows only windows. */
 int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
 			   struct pst_err *err);
-/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
+/* Sends the last part, and waits until the server has all `count` parts, or until the caller's
+ * limits end the wait. */
 int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 			     const struct penstock_end_opts *limits, struct pst_err *err);
 
