@@ -19,11 +19,11 @@ class FolderLock:
 
     The kernel releases the lock when the process ends. The lock is also released when the object
     is garbage-collected. The constructor raises OSError with errno EBUSY if another process has
-    the lock, or if another object of this process has it and is inside a block at_work.
+    the lock, or if another object of this process has it and is inside a `with` block of at_work().
 
     If a save fails on another rank, the object that has the lock does not learn of it. So a new
-    object of this process takes the lock from an object that is not inside a block at_work. On a
-    file system without locks, every process gets the lock."""
+    object of this process takes the lock from an object that is not inside a `with` block of
+    at_work(). On a file system without locks, every process gets the lock."""
 
     _release: "weakref.finalize[Any, FolderLock]"
 

@@ -259,7 +259,7 @@ class Model:
         return f
 
     def where(self, info: Info) -> str:
-        """Returns "FILE: tensor 'NAME'", as the library's error messages begin."""
+        """Returns "FILE: tensor 'NAME'", with which the library's error messages begin."""
         return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
 
     def has_metadata(self, file: int = 0) -> bool:
@@ -712,9 +712,9 @@ _NONE = ffi.new("char[]", b"none")
 def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], Any]:
     """Splits an index into a box of elements to read, and an index to apply to that box.
 
-    Returns the box as a list of (first, count), one for each dimension. Also returns the index
-    that selects the elements of `index` from the box: a slice with the step for a dimension
-    given by a range, 0 for a dimension given by a number."""
+    Returns the box as a list of (first, count), one for each dimension. Also returns a second
+    index, which selects the elements of `index` from the box. For a dimension, it is a slice with
+    the step if `index` has a range there, and 0 if `index` has a number."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [at for at, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
@@ -796,8 +796,8 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
 
 
 def dtensor_box(info: Info, mesh: Any, placements: Sequence[Any]) -> Box:
-    """Returns the part of tensor `info` that this process holds of a DTensor, as (first, count) for
-    each dimension."""
+    """Returns which part of the tensor `info` this process holds if the tensor is a DTensor with
+    these placements. The part is (first, count) for each dimension."""
     shape = torch_shape(info.dtype, info.shape)
     box = local_box(shape, mesh, placements)
     if box and shape != info.shape:

@@ -40,8 +40,9 @@ class ObjectLock:
     LEASE_S seconds, and takes the lock.
 
     If a save fails on another rank, the object that has the lock does not learn of it. So a new
-    object of this process takes the lock from an object that is not inside a block at_work. If the
-    store cannot create an object only if it does not exist, every job gets the lock."""
+    object of this process takes the lock from an object that is not inside a `with` block of
+    at_work(). If the store does not support the condition "only if the object does not exist",
+    every job gets the lock."""
 
     _release: "weakref.finalize[Any, ObjectLock]"
 
@@ -67,9 +68,9 @@ class ObjectLock:
         return f"{self._name}-{token}"
 
     def _take(self) -> None:
-        """Creates the lock's object. If it exists, watches its beat: raises OSError with errno
-        EBUSY if the beat changes, and removes the lock if the beat does not change for LEASE_S
-        seconds."""
+        """Creates the lock's object. If the object exists already, watches the beat of the job that
+        has the lock. Raises OSError with errno EBUSY if the beat changes. Removes the lock if the
+        beat does not change for LEASE_S seconds."""
         seen: Optional[str] = None
         since = 0.0
         while not self._create():
