@@ -56,7 +56,8 @@ static bool begins_with(const char *text, size_t len, const char *begin, size_t 
 	return len >= begin_len && !memcmp(text, begin, begin_len);
 }
 
-/* Returns whether the walk has to visit a key, or a folder because of the keys in it. */
+/* Returns whether the walk must visit the object `key`. If `folder` is true, `key` is a folder, and
+ * the walk must visit it if such objects may be in it. */
 static bool is_wanted(const struct gw_walk *walk, const char *key, size_t len, bool folder)
 {
 	if (walk->skip_len && begins_with(key, len, walk->skip, walk->skip_len))

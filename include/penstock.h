@@ -123,7 +123,8 @@ struct penstock_device_opts;
  *	timeout		seconds after which a connection counts as too slow (default: 10), and
  *			longest wait for an answer in seconds (default: 30)
  *	insecure	1: the server's certificate is not checked. By default it must be signed
- *			by a CA of the system, or by one in the file AWS_CA_BUNDLE
+ *			by a CA of the system, or by one in the file that
+ *			AWS_CA_BUNDLE names
  *	unchecked	1: a checksum of the whole object is not compared
  *	rdma		S3 over RDMA: off: never; auto: if the server is on this host; on: also if
  *			it is on another host; require: nothing else is allowed. Default:
@@ -155,7 +156,7 @@ struct penstock_device_opts;
  * An object cannot be changed in place. PENSTOCK_O_REPLACE writes a whole object, each byte once
  * and in any order, which appears at penstock_commit. PENSTOCK_O_CREATE does the same, but the
  * object must not exist, also at the commit. opts->length chooses the length of the parts; without
- * it, parts become longer with their number. The object can be read only after the commit. A
+ * it, later parts are longer than earlier ones. The object can be read only after the commit. A
  * process that is killed before the commit leaves parts on the server. A lifecycle rule of the
  * bucket can remove them.
  *
@@ -962,7 +963,7 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
  * CUDA driver waits until the context is idle. A lane also loads the kernel that copies for
- * requests in stream order, which waits for an idle context, too. The lane may do so after this
+ * requests in stream order. This loading waits for an idle context, too, and may happen after this
  * function has returned. So call this function before the device is busy. Never call it while work
  * on the device waits for the calling thread.
  *
@@ -1318,8 +1319,8 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * - After penstock_close of the storage, replays fail with -EBADF and move nothing. penstock_close
  *   waits for a replay that has started.
  * - The device stays open until the graph and its executables are destroyed. If all its openers
- *   have called penstock_device_close before that, the first penstock_device_open or
- *   penstock_device_close after that closes it, whichever device this call names.
+ *   have called penstock_device_close by then, the next call of penstock_device_open or
+ *   penstock_device_close, for any device, closes it.
  * - One replay of a request may run at a time. The driver ensures this for the launches of one
  *   executable, but not for two executables of one graph. If replays overlap, all of them end. They
  *   store -EBUSY, perhaps only after the stream has continued, and the bytes of the buffer are

@@ -599,9 +599,9 @@ struct penstock_object_server_opts {
 	uint64_t staging_max;
 	uint64_t dc_key; /* access key of transport DC_V1, as in struct
 			  * penstock_object_client_opts */
-	/* Up to 16 networks to which further network cards of clients belong, such as
-	 * "10.1.0.0/16,fd00:7::/32". A token may name an address of its sender, or one in these
-	 * networks. NULL: none */
+	/* Up to 16 networks in which clients have further network cards, such as
+	 * "10.1.0.0/16,fd00:7::/32". The address in a token must be that of the HTTP client, or lie
+	 * in one of these networks. NULL: none */
 	const char *networks;
 };
 #define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                           \
@@ -645,8 +645,8 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
  * out		receives the address. Free it with penstock_object_server_free
  *
  * If a plane ends or does not answer, the moves in flight complete with -ECONNRESET. A plane that
- * was only stopped may still access their memory when it goes on. So free this memory then, and do
- * not use it for anything else. Any thread. May block.
+ * was only stopped may still access the memory of these moves when it goes on. So free this memory
+ * after -ECONNRESET, and do not use it for anything else. Any thread. May block.
  *
  * -ENOMEM	there is not enough memory
  * -EDQUOT	the plane permits no more memory

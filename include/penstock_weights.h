@@ -639,8 +639,8 @@ struct penstock_group_opts {
 	 * Then the load fails with -ETIMEDOUT. 0 stands for 10 minutes. */
 	unsigned stall_ms;
 	/* Several hosts can load the same model from one store, each with a group of its own.
-	 * Each host then reads the bytes that its ranks need only once, and each host starts at
-	 * a different place in the model. `host` is the index of this host, from 0 on, and
+	 * Each host then reads the bytes that its ranks need, each byte once, and each host starts
+	 * at a different place in the model. `host` is the index of this host, from 0 on, and
 	 * `hosts` the number of hosts; 0 stands for one host. */
 	unsigned host, hosts;
 	/* Maximum time in ms that penstock_group_open waits after all ranks have joined. Each host

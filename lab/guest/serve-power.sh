@@ -86,8 +86,8 @@ verify() { # SERIAL
 	umount "$dir"
 }
 
-# Returns whether no file below .penstock has changed in the last 2 s. Then the repair, which runs
-# with --lease 1, regards each draft as abandoned.
+# Returns whether no file below .penstock has changed in the last 2 s. After this time, `penstock
+# serve --repair --lease 1` regards each draft (incomplete file) as abandoned.
 leases_run_out() { # ROOT
 	[[ ! $(find "$1/.penstock" -newerct "@$((EPOCHSECONDS - 2))" -print -quit) ]]
 }

@@ -328,8 +328,8 @@ class StorageWriter(FileSystemWriter):
                                       "False", self.folder)
             if self._is_local() and os.path.exists(os.path.join(self.folder, MARKER)):
                 self._unlock()
-                # Readers would still read the checkpoint of all ranks, but this save would
-                # remove this rank's parts of it.
+                # After this save, readers would still read the checkpoint of all ranks, but the
+                # save would have removed this rank's parts of that checkpoint.
                 raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
                                       "a save of one rank (use_collectives=False) cannot replace",
                                       self.folder)

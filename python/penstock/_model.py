@@ -417,9 +417,9 @@ class Model:
             raise_caught(caught)
             check(code, self.path)
         at = _addresses(loaded, indices)
-        # The allocation starts at a page, so the first tensor's address rounded down to 16 is
-        # inside it. This base is a multiple of every element size, because no element is larger
-        # than 16 bytes.
+        # `base` is the first tensor's address, rounded down to a multiple of 16. It is inside the
+        # allocation, which starts at a page. It is a multiple of every element size, because no
+        # element is larger than 16 bytes.
         base = min(at, default=0) & -16
         memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
                         (loaded, torch_memory))
@@ -809,8 +809,8 @@ def dtensor_box(info: Info, mesh: Any, placements: Sequence[Any]) -> Box:
 def _strides_for(counts: Sequence[int], place: Place) -> List[int]:
     """Returns the destination's strides in bytes for the dimensions of the tensor.
 
-    The shapes may differ in dimensions of length 1. Elements smaller than a byte have no
-    gaps between them."""
+    The shapes of tensor and destination may differ in dimensions of length 1. Elements smaller
+    than a byte have no gaps between them."""
     if BITS[place.dtype] < 8:
         return [BITS[place.dtype] * math.prod(counts[d + 1:]) // 8 for d in range(len(counts))]
     left = [s for s, n in zip(place.strides, place.shape) if n != 1]
