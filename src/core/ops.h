@@ -391,11 +391,14 @@ struct pst_stream_round {
  */
 struct pst_copier;
 
+/* Kinds of checksums that the device operation `sum` computes. */
+enum pst_sum_kind { PST_SUM_CRC32C, PST_SUM_CRC64NVME, PST_SUM_KINDS };
+
 /* A range of memory whose checksum the device operation `sum` computes. */
 struct pst_sum {
 	const void *ptr;
 	uint64_t len; /* number of bytes, more than 0 */
-	uint32_t raw; /* receives the raw CRC-32C of the bytes (common/crc32c.h) */
+	uint64_t raw; /* receives the raw CRC of the bytes (common/crc32c.h, s3/crc.h) */
 	/* For core: the range's device, and the index of the caller's element. */
 	struct penstock_device *dev;
 	unsigned index;
@@ -465,9 +468,12 @@ struct pst_device_ops {
 		       struct pst_err *err);
 
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
-	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */
-	int (*sum)(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
-		   struct pst_err *err);
+	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. If
+	 * `unless_waiting` is true, returns -EAGAIN if a stream waits for a request: the
+	 * computation could wait for this stream. A call without ranges creates the objects that
+	 * the kind needs, which may wait until no stream waits for a request. */
+	int (*sum)(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
+		   unsigned count, bool unless_waiting, struct pst_err *err);
 
 	/* Calls fn(arg), which calls a vendor's library, with the thread state that this library
 	 * needs (a current CUDA context). Returns fn's result. */
