@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checksums of GPU memory. The GPU computes them by the kernels of crc_sum.cuh, one for each kind of
- * checksum: one launch for up to RANGES_MAX ranges. The calling thread cuts the ranges into pieces, waits for the kernel and joins
- * the pieces' checksums. One call at a time uses the GPU. It must never run on a lane.
+ * Checksums of GPU memory. The GPU computes them by the kernels of crc_sum.cuh, one for each kind
+ * of checksum: one launch for up to RANGES_MAX ranges. The calling thread cuts the ranges into
+ * pieces, waits for the kernel and joins the pieces' checksums. One call at a time uses the GPU. It
+ * must never run on a lane.
  */
 #include "device/cuda_sum.h"
 
@@ -94,8 +95,8 @@ static enum pst_cu_result objects_make(const struct pst_cuda *api, struct pst_cu
 	return rc;
 }
 
-/* Loads the kernel of a kind. Then runs it once, for a piece of 0 bytes, because the driver may load
- * a kernel only when it is first launched. */
+/* Loads the kernel of a kind. Then runs it once, for a piece of 0 bytes, because the driver may
+ * load a kernel only when it is first launched. */
 static enum pst_cu_result kernel_load(const struct pst_cuda *api, struct pst_cuda_sums *s,
 				      enum pst_sum_kind kind)
 {

@@ -519,12 +519,14 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 }
 
 /* Changes the verdict about a window in the memory of a device: the bytes must come through another
- * window if they have not come through this one. The CPU cannot compare them with a checksum. */
+ * window if they have not come through this one. The CPU cannot compare them with a checksum, and
+ * some devices cannot either. */
 static void judge_device(struct pst_object_grant *grant)
 {
 	struct penstock_object_verdict *verdict = &grant->verdict;
 
-	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64) {
+	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64 &&
+	    !grant->window->dev->ops->sum) {
 		verdict->next = PENSTOCK_OBJECT_RESEND;
 		snprintf(verdict->text, sizeof(verdict->text),
 			 "the server sent a checksum of bytes that are in a GPU's memory");

@@ -4,9 +4,10 @@
  * and pst_stream_count of src/device/stream_copy.cu, pst_crc32c of src/device/crc32c.cu, and
  * pst_crc64nvme of src/device/crc64nvme.cu. The stand-in cannot execute PTX. It does in C what a
  * kernel does when the stream reaches the launch: pst_stream_copy copies rectangles,
- * pst_stream_count stores words, and the other two compute checksums. tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the
- * results with those of the real kernels on a machine with a GPU. It must refuse memory that a GPU
- * could not access.
+ * pst_stream_count stores words, and the other two compute checksums.
+ * tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the results with
+ * those of the real kernels on a machine with a GPU. It must refuse memory that a GPU could not
+ * access.
  */
 #include "standin.h"
 
