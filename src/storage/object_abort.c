@@ -9,6 +9,7 @@
 
 #include "core/base/log.h"
 #include "storage/object_commit.h"
+#include "storage/object_part.h"
 #include "storage/object_upload_state.h"
 
 /* Maximum time in seconds for an abort. A server that does not answer must not keep the program
@@ -26,7 +27,7 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 
 	if (!call)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
-	pst_object_upload_query(up, 0, query);
+	pst_object_part_query(up, 0, query);
 	pst_object_call_init(call, up->place, "DELETE", query);
 	call->deadline_s = ABORT_S;
 	call->limits = limits;

@@ -12,6 +12,7 @@
 #include "common/digits.h"
 #include "core/base/end.h"
 #include "storage/object_buffer.h"
+#include "storage/object_part.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload_state.h"
 
@@ -29,7 +30,7 @@ static uint64_t object_length(const struct pst_object_upload *up)
 static int gaps_check(const struct pst_object_upload *up, uint64_t length, struct pst_err *err)
 {
 	for (unsigned i = 0; length; i++) {
-		uint64_t len, off = pst_object_upload_part_range(up, i, &len), written = len;
+		uint64_t len, off = pst_object_part_range(up, i, &len), written = len;
 		const struct part *part = up->parts[i];
 
 		if (off >= length)
@@ -72,7 +73,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 					object_length(up), &why))
 		why.code = 0;
 	if (why.code) {
-		ret = pst_object_upload_near(up, &why, err);
+		ret = pst_object_part_near(up, &why, err);
 		return ret ? ret : 1;
 	}
 	memset(call, 0, sizeof(*call));
@@ -112,7 +113,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
-	ret = pst_object_upload_near(up, &why, err);
+	ret = pst_object_part_near(up, &why, err);
 	return ret ? ret : 1;
 }
 
@@ -185,7 +186,7 @@ static void complete_write(const struct pst_object_upload *up, unsigned count, s
 static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call,
 			const struct penstock_end_opts *limits, struct pst_err *err)
 {
-	unsigned count = pst_object_upload_part_at(up, object_length(up) - 1) + 1;
+	unsigned count = pst_object_part_at(up, object_length(up) - 1) + 1;
 	struct pst_text body = {NULL, 0, 0, false};
 	char query[UPLOAD_QUERY_MAX];
 	int ret = pst_object_upload_finish(up, count, limits, err);
@@ -193,7 +194,7 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	if (ret)
 		return ret;
 	complete_write(up, count, &body, up->sum);
-	pst_object_upload_query(up, 0, query);
+	pst_object_part_query(up, 0, query);
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "POST", query);
 	call->sends = true;

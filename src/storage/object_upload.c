@@ -25,50 +25,13 @@
 #include "core/base/end.h"
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
-#include "s3/uri.h"
 #include "storage/object_buffer.h"
+#include "storage/object_part.h"
 #include "storage/object_sum.h"
 
 #define PART_UNIT (1ull << 20)
-/* If the object's length is unknown, parts become longer: after each PARTS_EQUAL parts, the length
- * doubles. So 10,000 parts, the maximum, have 8 TB; S3 allows 5 TB. */
-#define PARTS_EQUAL 1000u
-#define SPANS_MAX 256 /* maximum number of separate written ranges of a part */
 
 /* ---- parts ---- */
-
-unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off)
-{
-	uint64_t start = 0, len = up->part_bytes;
-	unsigned base = 0;
-
-	if (up->length)
-		return (unsigned)(off / len);
-	while (off - start >= len * PARTS_EQUAL) {
-		start += len * PARTS_EQUAL;
-		base += PARTS_EQUAL;
-		len *= 2;
-	}
-	return base + (unsigned)((off - start) / len);
-}
-
-uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
-				      uint64_t *len_out)
-{
-	uint64_t start = 0, len = up->part_bytes;
-
-	if (up->length) {
-		start = index * len;
-		*len_out = up->length - start < len ? up->length - start : len;
-		return start;
-	}
-	for (; index >= PARTS_EQUAL; index -= PARTS_EQUAL) {
-		start += len * PARTS_EQUAL;
-		len *= 2;
-	}
-	*len_out = len;
-	return start + index * len;
-}
 
 static void part_free(struct part *part)
 {
@@ -94,7 +57,7 @@ static void part_close_window(struct part *part)
 static struct part *part_open(struct pst_object_upload *up, unsigned index, struct pst_err *err)
 {
 	struct part *part = up->parts[index];
-	uint64_t len, off = pst_object_upload_part_range(up, index, &len);
+	uint64_t len, off = pst_object_part_range(up, index, &len);
 	char *mem;
 
 	if (part)
@@ -129,32 +92,6 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	return part;
 }
 
-/* Records that a range of the part was written. Returns false if the part would have more than
- * SPANS_MAX separate ranges. */
-static bool part_note(struct part *part, uint64_t first, uint64_t end)
-{
-	struct span *spans = part->spans;
-	unsigned from = 0, to;
-
-	while (from < part->span_count && spans[from].end < first)
-		from++;
-	for (to = from; to < part->span_count && spans[to].first <= end; to++) {
-		first = spans[to].first < first ? spans[to].first : first;
-		end = spans[to].end > end ? spans[to].end : end;
-	}
-	if (part->span_count - (to - from) == SPANS_MAX)
-		return false;
-	memmove(&spans[from + 1], &spans[to], (part->span_count - to) * sizeof(*spans));
-	part->span_count = part->span_count - (to - from) + 1;
-	spans[from] = (struct span){first, end};
-	return true;
-}
-
-static bool part_is_full(const struct part *part)
-{
-	return part->span_count == 1 && !part->spans[0].first && part->spans[0].end == part->len;
-}
-
 /* ---- sending, under the lock ---- */
 
 static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
@@ -175,27 +112,6 @@ static bool call_starts_again(const struct pst_object_upload *up, struct pst_obj
 }
 
 static void upload_pump(struct pst_object_upload *up);
-
-int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
-			   struct pst_err *err)
-{
-	bool asked = up->place->url.rdma != PST_OBJECT_RDMA_AUTO;
-
-	if (up->windows_only)
-		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
-				      "%s: rdma=require, but: %s", up->place->url.name, why->text);
-	if (!up->parts_near++) {
-		char note[PENSTOCK_TEXT_MAX + 200];
-
-		up->why_near = *why;
-		snprintf(note, sizeof(note), "%s: parts go by HTTP: %s", up->place->url.name,
-			 why->text);
-		penstock_stats_note(note);
-	}
-	pst_log(asked && up->parts_near == 1 ? PST_LOG_WARN : PST_LOG_INFO, "object",
-		"%s: a part goes by HTTP: %s", up->place->url.name, why->text);
-	return 0;
-}
 
 /* Completes a part whose request has ended. Called without the lock. */
 static void part_finish(struct part *part)
@@ -232,20 +148,6 @@ static void part_finish(struct part *part)
 	pthread_mutex_unlock(&up->lock);
 }
 
-void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
-			     char *out)
-{
-	struct pst_text id = {NULL, 0, 0, false};
-
-	pst_uri_put(&id, up->id, strlen(up->id), false);
-	if (number)
-		snprintf(out, UPLOAD_QUERY_MAX, "partNumber=%u&uploadId=%s", number,
-			 id.at ? id.at : "");
-	else
-		snprintf(out, UPLOAD_QUERY_MAX, "uploadId=%s", id.at ? id.at : "");
-	free(id.at);
-}
-
 static int part_start(struct part *part, struct pst_err *err);
 
 /* Sends a part in the body of a request, because the server has not fetched it through the window.
@@ -271,7 +173,7 @@ static void part_resend(struct part *part)
 	part->offered = !again;
 	ret = up->stopping ? pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted")
 	      : again	   ? 0
-			   : pst_object_upload_near(up, &why, &err);
+			   : pst_object_part_near(up, &why, &err);
 	if (!ret)
 		ret = part_start(part, &err);
 	pthread_mutex_unlock(&up->lock);
@@ -340,7 +242,7 @@ static int part_offer(struct part *part, struct pst_err *err)
 		pst_object_grant_offer(&part->grant, &part->call);
 		return 0;
 	}
-	return pst_object_upload_near(up, &why, err);
+	return pst_object_part_near(up, &why, err);
 }
 
 /* Starts the request that sends a part in its body. */
@@ -375,7 +277,7 @@ static void part_send(struct part *part)
 	part->state = PART_SENDING;
 	up->ready_count--;
 	up->sending++;
-	pst_object_upload_query(up, part->number, part->query);
+	pst_object_part_query(up, part->number, part->query);
 	if (!part_start(part, &err))
 		return;
 	part_close_window(part);
@@ -469,7 +371,7 @@ static void part_sum(struct pst_object_upload *up, struct part *part)
  * instead. */
 static void part_check(struct pst_object_upload *up, struct part *part)
 {
-	if (part->state == PART_FILLING && !part->writers && part_is_full(part) &&
+	if (part->state == PART_FILLING && !part->writers && pst_object_part_is_full(part) &&
 	    (!up->length || up->length > up->part_bytes))
 		part_sum(up, part);
 }
@@ -496,8 +398,8 @@ static void part_copy(struct part *part, const struct pst_io *io, uint64_t first
  * the error in io->err. */
 static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 {
-	unsigned first = pst_object_upload_part_at(up, io->off),
-		 last = pst_object_upload_part_at(up, io->off + io->len - 1);
+	unsigned first = pst_object_part_at(up, io->off),
+		 last = pst_object_part_at(up, io->off + io->len - 1);
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 
 	for (unsigned i = first; i <= last; i++) {
@@ -524,8 +426,8 @@ static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 /* Copies a write into its parts, which write_prepare has opened. Releases the lock meanwhile. */
 static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 {
-	unsigned first = pst_object_upload_part_at(up, io->off),
-		 last = pst_object_upload_part_at(up, io->off + io->len - 1);
+	unsigned first = pst_object_part_at(up, io->off),
+		 last = pst_object_part_at(up, io->off + io->len - 1);
 	uint64_t end = io->off + io->len;
 	bool noted = true;
 
@@ -544,7 +446,7 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 		uint64_t from = io->off > part->off ? io->off - part->off : 0;
 		uint64_t to = end - part->off < part->len ? end - part->off : part->len;
 
-		noted &= part_note(part, from, to);
+		noted &= pst_object_part_note(part, from, to);
 		part->writers--;
 		part_check(up, part);
 	}

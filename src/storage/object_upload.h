@@ -39,19 +39,6 @@ uint64_t pst_object_upload_length(struct pst_object_upload *upload);
 
 /* ---- for object_commit.c and object_abort.c ---- */
 
-/* Returns the index of the part that has the byte at `off`. */
-unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
-/* Returns the offset of part `index`, and stores its length when it is full. */
-uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
-				      uint64_t *len_out);
-/* Writes the query of a request of the multipart upload. `number` is the part that the request is
- * about, or 0 if it is about the whole upload. `out` has UPLOAD_QUERY_MAX bytes. */
-void pst_object_upload_query(const struct pst_object_upload *up, unsigned number, char *out);
-
-/* Counts a part that is sent in a body although the upload has windows. Returns 0, or -errno with
- * the error in `err` if the caller allows only windows. */
-int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
-			   struct pst_err *err);
 /* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
 int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 			     const struct penstock_end_opts *limits, struct pst_err *err);

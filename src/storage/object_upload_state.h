@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of an upload, which object_upload.c, object_commit.c and object_abort.c share. No other
- * file may include this header.
+ * The state of an upload, which object_upload.c and the files of its functions share. No other file
+ * may include this header.
  */
 #ifndef PST_STORAGE_OBJECT_UPLOAD_STATE_H
 #define PST_STORAGE_OBJECT_UPLOAD_STATE_H
@@ -14,6 +14,7 @@
 #define PARTS_MAX 10000u /* S3's limit */
 /* Length of a part. S3 wants at least 5 MiB, except for the last part. */
 #define PST_OBJECT_PART_BYTES (8ull << 20)
+#define SPANS_MAX 256 /* maximum number of separate written ranges of a part */
 #define UPLOAD_ID_MAX 1024
 #define UPLOAD_QUERY_MAX (UPLOAD_ID_MAX * 3 + 64)
 
