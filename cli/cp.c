@@ -58,7 +58,7 @@ struct copy {
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
 	/* after the commit: how the parts of an object have been sent */
-	unsigned parts_rdma, parts_http;
+	unsigned parts_rdma, parts_http, parts_device;
 	char parts_why[PENSTOCK_TEXT_MAX];
 	double start, shown;
 };
@@ -530,6 +530,8 @@ static void report_print_json(const struct copy *c, double took)
 		json_int(&j, "rdma", c->parts_rdma);
 		json_int(&j, "http", c->parts_http);
 		json_text(&j, "reason", c->parts_why);
+		if (c->parts_device)
+			json_int(&j, "device", c->parts_device);
 		json_end(&j);
 	}
 	if (c->failed)
@@ -556,9 +558,14 @@ static void report_print(const struct copy *c, double took)
 				 "difference");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
-	if (c->parts_rdma || c->parts_http)
-		printf("  parts of the object: %u by RDMA, %u by HTTP%s%s\n", c->parts_rdma,
-		       c->parts_http, c->parts_why[0] ? ": " : "", c->parts_why);
+	if (c->parts_rdma || c->parts_http) {
+		printf("  parts of the object: %u by RDMA", c->parts_rdma);
+		if (c->parts_device)
+			printf(" (%u out of the memory of %s)", c->parts_device,
+			       penstock_device_name(c->dev));
+		printf(", %u by HTTP%s%s\n", c->parts_http, c->parts_why[0] ? ": " : "",
+		       c->parts_why);
+	}
 }
 
 /* Notes how the parts of an object have been sent. */
@@ -570,6 +577,7 @@ static void parts_note(struct copy *c)
 		return;
 	c->parts_rdma = info.parts_rdma;
 	c->parts_http = info.parts_http;
+	c->parts_device = info.parts_device;
 	snprintf(c->parts_why, sizeof(c->parts_why), "%s", info.parts_why ? info.parts_why : "");
 }
 

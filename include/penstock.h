@@ -488,6 +488,8 @@ struct penstock_storage_info {
 	 * by HTTP; NULL if none did. */
 	unsigned parts_rdma, parts_http;
 	const char *parts_why;
+	unsigned parts_device; /* those of parts_rdma that the server fetched out of the memory of a
+				* GPU */
 };
 
 /*

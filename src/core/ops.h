@@ -87,6 +87,7 @@ struct pst_storage_facts {
 	/* After the commit of an upload: number of parts that the server fetched through windows,
 	 * number of other parts, and why the first of these went another way. */
 	unsigned parts_far, parts_near;
+	unsigned parts_device; /* those of parts_far whose windows were memory of a device */
 	struct pst_err why_near;
 	/* 0 while the server uses windows; afterwards the reason (enum penstock_why) why it no
 	 * longer does. NULL if `windows` is NULL. */
@@ -154,6 +155,8 @@ struct penstock_storage {
 #define PST_IO_RING 0x2u   /* the memory is in the lane's ring, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call is known to be quick: make it at once, on this thread */
 #define PST_IO_FAR 0x8u	   /* a drain: the server shall fetch the bytes through a window */
+/* A drain that moves no bytes, but finds memory for them in a window: see `placed`. */
+#define PST_IO_PLACE 0x10u
 
 #define PST_IO_PRIV 112 /* size of the storage's own state in a struct pst_io, in bytes */
 
@@ -199,8 +202,11 @@ struct pst_io {
 	/* Why no better engine carried the transfer, if the storage knows the reason. */
 	enum penstock_why engine_why;
 	/* For a fill into a window: the window, which begins at the transfer's memory and into
-	 * which the server may write the bytes itself. Else NULL. */
+	 * which the server may write the bytes itself. After a drain with PST_IO_PLACE: the window
+	 * with the memory. Else NULL. */
 	struct pst_window *window;
+	/* For PST_IO_PLACE: the device in whose memory the window is. */
+	struct penstock_device *dev;
 	/* Results of a fill into a window: whether the server wrote the bytes into it, and whether
 	 * only by DMA. If the bytes arrived in another way, `err` has the reason. */
 	bool by_window, by_dma;
@@ -243,9 +249,17 @@ struct pst_storage_ops {
 			   struct pst_window **out, struct pst_err *err);
 	/* Returns 0 if the far side can access windows in the memory of `dev`, or -errno. May make
 	 * a test transfer, and block. A later transfer through such a window can fail with
-	 * -EOPNOTSUPP, before any byte of it is used. Not NULL if facts.windows is set. */
+	 * -EOPNOTSUPP, before any byte of it is used. Not NULL if facts.windows is set. If it
+	 * returns 0 for writes, `placed` is not NULL, and the storage may keep the device open
+	 * until it closes. */
 	int (*windows_reach)(struct penstock_storage *st, struct penstock_device *dev,
-			     struct pst_err *err);
+			     enum penstock_op op, struct pst_err *err);
+	/* Ends what a drain with PST_IO_PLACE began: the `len` bytes at offset `off` have been
+	 * copied to its memory or, if `copied` is false, will not be. The drain's result is `len`,
+	 * which may be less than the drain asked for. The drain fails with -EOPNOTSUPP if the bytes
+	 * must be drained from host memory instead. Never blocks, and calls no device. */
+	int (*placed)(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
+		      struct pst_err *err);
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the

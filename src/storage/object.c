@@ -572,7 +572,8 @@ static void read_check_and_finish(struct object_read *read)
 		read_finish(read, read_check_window(read));
 	} else if (sum_choose(read)) {
 		read->job.run = sums_run;
-		pst_object_work(io->window->dev, &read->job);
+		if (!pst_object_work(io->window->dev, &read->job))
+			sums_run(&read->job);
 	} else {
 		read_finish(read, 0);
 	}
@@ -757,10 +758,13 @@ static int object_window_open(struct penstock_storage *st, struct penstock_devic
 }
 
 static int object_windows_reach(struct penstock_storage *st, struct penstock_device *dev,
-				struct pst_err *err)
+				enum penstock_op op, struct pst_err *err)
 {
 	const struct pst_object *object = st->priv;
 	struct pst_err why;
+
+	if (op == PENSTOCK_WRITE)
+		return pst_object_upload_reach(object->upload, dev, err);
 
 	if (object->upload || !object->length)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
@@ -786,7 +790,16 @@ static int object_drain(struct pst_io *io)
 							  "cannot be changed"
 				      : object->aborted ? "its upload was aborted"
 							: "it is open for reading only");
-	return pst_object_upload_write(object->upload, io);
+	return io->flags & PST_IO_PLACE ? pst_object_upload_place(object->upload, io)
+					: pst_object_upload_write(object->upload, io);
+}
+
+static int object_placed(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
+			 struct pst_err *err)
+{
+	const struct pst_object *object = st->priv;
+
+	return pst_object_upload_placed(object->upload, off, len, copied, err);
 }
 
 /* No byte of an object is durable before its commit, so no single write can be. */
@@ -850,6 +863,7 @@ const struct pst_storage_ops pst_storage_object = {
 	.cancel = object_cancel,
 	.window_open = object_window_open,
 	.windows_reach = object_windows_reach,
+	.placed = object_placed,
 	.commit = object_commit,
 	.abort = object_abort,
 	.length = object_length,

@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "storage/object_commit.h"
 #include "storage/object_part.h"
+#include "storage/object_send.h"
 #include "storage/object_upload_state.h"
 
 /* Maximum time in seconds for an abort. A server that does not answer must not keep the program
@@ -82,7 +83,7 @@ int pst_object_upload_abort(struct pst_object_upload *up, const struct penstock_
 {
 	int ret = 0;
 
-	pst_object_upload_stop(up);
+	pst_object_send_stop(up);
 	up->ended = true;
 	if (up->id_state == ID_KNOWN)
 		ret = parts_drop(up, limits, err);

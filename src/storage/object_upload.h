@@ -31,6 +31,15 @@ void pst_object_upload_facts(const struct pst_object_upload *upload,
 /* Copies the bytes of a write into buffers. Returns 0 or -errno, as the storage's function drain
  * does. */
 int pst_object_upload_write(struct pst_object_upload *upload, struct pst_io *io);
+/* Returns 0 if the server may fetch parts out of the memory of `dev`, or -errno with the reason.
+ * May block. The device then stays open until the upload is closed. */
+int pst_object_upload_reach(struct pst_object_upload *upload, struct penstock_device *dev,
+			    struct pst_err *err);
+/* Finds memory in the window of a part, as the storage's function drain does with PST_IO_PLACE, and
+ * ends that as the function placed does. */
+int pst_object_upload_place(struct pst_object_upload *upload, struct pst_io *io);
+int pst_object_upload_placed(struct pst_object_upload *upload, uint64_t off, uint64_t len,
+			     bool copied, struct pst_err *err);
 /* Cancels a write that waits for a buffer. Returns true if the write had not begun; the upload then
  * never uses its memory. */
 bool pst_object_upload_cancel(struct pst_object_upload *upload, const struct pst_io *io);
@@ -43,8 +52,6 @@ uint64_t pst_object_upload_length(struct pst_object_upload *upload);
 int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 			     const struct penstock_end_opts *limits, struct pst_err *err);
 
-/* Cancels all requests, and waits for their ends. */
-void pst_object_upload_stop(struct pst_object_upload *up);
 /* Frees a stopped upload. */
 void pst_object_upload_free(struct pst_object_upload *up);
 

@@ -10,6 +10,7 @@
 
 #include "storage/object_upload.h"
 #include "storage/object_window.h"
+#include "storage/object_worker.h"
 
 #define PARTS_MAX 10000u /* S3's limit */
 /* Length of a part. S3 wants at least 5 MiB, except for the last part. */
@@ -20,9 +21,18 @@
 
 enum part_state { PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING };
 
+#define UPLOAD_DEVICES_MAX 16
+
 /* A written range of a part. */
 struct span {
 	uint64_t first, end;
+};
+
+/* Bytes in host memory that belong into the window of a part, which is memory of a device. */
+struct patch {
+	struct patch *next;
+	uint64_t first, len; /* `first` is an offset in the part */
+	char bytes[];
 };
 
 struct part {
@@ -32,13 +42,23 @@ struct part {
 	unsigned number; /* number of the part, counted from 1 */
 	enum part_state state;
 	uint64_t off, len;
+	/* The memory of the part: `mem` of mem_len bytes in host memory, or `window` in the memory
+	 * of a device. The other one is NULL. */
 	char *mem;
 	uint64_t mem_len;
-	unsigned writers;   /* number of lanes that are copying into `mem` */
+	struct pst_window *window;
+	struct patch *patches;
+	unsigned writers;   /* number of lanes that are copying into the memory */
 	struct span *spans; /* sorted, and not adjacent */
 	unsigned span_count;
+	bool has_crc;
 	uint64_t crc;
 	char sum[17]; /* checksum of the part in base64 */
+	/* Work of the device's thread, while the state is PART_SUMMING. If `fetches` is true, it
+	 * moves the part to host memory for the reason why_host. */
+	struct pst_object_job job;
+	bool fetches;
+	struct pst_err why_host;
 	char query[UPLOAD_QUERY_MAX];
 	struct pst_object_grant grant; /* used while the part is sent through its window */
 	/* the server has got the token of the window in this request */
@@ -49,6 +69,13 @@ struct part {
 struct upload_window {
 	struct upload_window *next;
 	struct pst_window *window;
+	bool busy; /* in the memory of a device: a part has it, or it is spoiled */
+};
+
+/* A device whose memory has windows of the upload. */
+struct upload_device {
+	struct penstock_device *dev;
+	struct pst_copier *copier; /* used by one thread at a time */
 };
 
 /* The result of a part that the server has. The part itself has been freed. */
@@ -85,15 +112,27 @@ struct pst_object_upload {
 	char sum[17];		/* checksum of the object in base64, once a commit has begun */
 	struct pst_object_call create;
 	struct pst_err err; /* the first failure; its code is 0 if there is none */
+	/* Sends parts that are ready, and continues drains that wait for memory. Called under the
+	 * lock. */
+	void (*pump)(struct pst_object_upload *up);
 	/* Windows through which the server can fetch the parts; NULL if there are none. */
 	struct pst_object_windows *windows;
 	struct upload_window *window_list; /* list of the buffers that are windows */
+	/* Windows in the memory of devices (object_part_window.c), the number of their bytes, and
+	 * the number of parts that have such a window and are not filled any more. */
+	struct upload_device devices[UPLOAD_DEVICES_MAX];
+	unsigned device_count;
+	struct upload_window *device_list;
+	uint64_t device_bytes;
+	unsigned device_moving;
+	struct pst_io *placing, **placing_end; /* drains that found no such window */
 	bool windows_only;		   /* the caller allows no other way */
 	/* bytes were accepted that shall go through windows */
 	bool far;
 	/* Numbers of parts that the server has fetched through windows, and of parts that were sent
 	 * in a body although the upload has windows. A single PUT counts as one part. */
 	unsigned parts_far, parts_near;
+	unsigned parts_device;	 /* those of parts_far whose window was memory of a device */
 	struct pst_err why_near; /* why the first of those parts was sent in a body */
 };
 

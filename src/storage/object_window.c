@@ -543,9 +543,11 @@ static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
 
-	if (grant->window->dev)
+	if (grant->window->dev) {
 		judge_device(grant);
-	else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+		if (grant->verdict.next == PENSTOCK_OBJECT_DONE && grant->op == PENSTOCK_WRITE)
+			answered(windows, grant->op);
+	} else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
 		answered(windows, grant->op);
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);

@@ -54,7 +54,7 @@ static void *worker_run(void *arg)
 	return NULL;
 }
 
-void pst_object_work(const struct penstock_device *dev, struct pst_object_job *job)
+bool pst_object_work(const struct penstock_device *dev, struct pst_object_job *job)
 {
 	struct worker *worker = &workers[dev->index];
 	pthread_t thread;
@@ -67,8 +67,7 @@ void pst_object_work(const struct penstock_device *dev, struct pst_object_job *j
 	}
 	if (!worker->running) {
 		pthread_mutex_unlock(&worker->lock);
-		job->run(job);
-		return;
+		return false;
 	}
 	if (worker->first)
 		worker->last->next = job;
@@ -77,6 +76,7 @@ void pst_object_work(const struct penstock_device *dev, struct pst_object_job *j
 	worker->last = job;
 	pthread_cond_signal(&worker->more);
 	pthread_mutex_unlock(&worker->lock);
+	return true;
 }
 
 /* ---- checksums ---- */

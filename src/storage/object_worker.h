@@ -2,7 +2,7 @@
 /*
  * Threads for calls of a device that block, one for each device. The lanes must not make such
  * calls, because requests in stream order may need them, and neither must the reactors. Called by
- * object.c and object_parts.c.
+ * object.c and object_upload.c.
  */
 #ifndef PST_STORAGE_OBJECT_WORKER_H
 #define PST_STORAGE_OBJECT_WORKER_H
@@ -15,9 +15,10 @@ struct pst_object_job {
 	struct pst_object_job *next;		 /* used by the thread */
 };
 
-/* Runs a job on the thread of the device, after the jobs that it has got before. If no thread can
- * be started, the calling thread runs it. The device stays open until the job has ended. */
-void pst_object_work(const struct penstock_device *dev, struct pst_object_job *job);
+/* Runs a job on the thread of the device, after the jobs that it has got before. Returns false if
+ * no thread can be started: the caller must then run the job. The device must stay open until the
+ * job has ended. */
+bool pst_object_work(const struct penstock_device *dev, struct pst_object_job *job);
 
 /* Prepares pst_object_device_sum for this kind of CRC: returns 0, or -errno if the device cannot
  * compute it. May block. */
