@@ -2,9 +2,9 @@
 /*
  * Path rdma: the server of a storage (its far side) writes the bytes of a read into a window, which
  * is memory of the lane. The device copies them from there. For a write, the server reads the
- * bytes from a window that the storage has filled. The storage and its transports decide how the
- * server accesses the window, and report whether a CPU copies the bytes. The lane starts the
- * chunks.
+ * bytes from a window of the storage: the storage fills it from a slot of the lane, or the lane lets
+ * the device copy them into it. The storage and its transports decide how the server accesses the
+ * window, and report whether a CPU copies the bytes. The lane starts the chunks.
  *
  * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
  * closes. A storage completes a transfer only when the server has lost its access to the window. So

@@ -31,7 +31,7 @@ static char *mem; /* the bytes that are written, on the GPU */
 
 /* What a case sets, and what the storage counts. */
 static struct {
-	uint64_t split;		 /* no placement contains a multiple of this number but as its begin */
+	uint64_t split;		 /* placements end at multiples of this number; 0: anywhere */
 	bool unreachable;	 /* no windows are in the memory of a device */
 	_Atomic int refuse;	 /* number of placements to refuse at once */
 	_Atomic int refuse_late; /* number of placements to refuse after the call */
@@ -339,8 +339,11 @@ static void rows_are_gathered(void **state)
 					.rows = ROWS,
 					.buf_pitch = PITCH,
 					.pitch = ROW};
-	segs[1] = (struct penstock_seg){
-		.buf = mem + (3 << 20) + 1, .dev = gpu, .off = (3 << 20) + 1, .row_len = 1, .rows = 1};
+	segs[1] = (struct penstock_seg){.buf = mem + (3 << 20) + 1,
+					.dev = gpu,
+					.off = (3 << 20) + 1,
+					.row_len = 1,
+					.rows = 1};
 	write_segs(st, segs, 2, &report);
 	segs[0].row_len = ROW * ROWS;
 	assert_int_equal(far_check(segs, 2), ROW * ROWS + 1);

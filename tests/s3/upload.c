@@ -3,15 +3,17 @@
  * A program for tests/s3/device_windows. It writes a file's bytes out of the memory of devices to
  * an object, each time that a line arrives on standard input:
  *
- * upload URL FILE PIECE DEVICE...
+ *	upload URL FILE PIECE DEVICE...
  *
  * Each request writes PIECE bytes. The n-th piece is in the memory of the n-th device, and after
  * the last device comes the first one. The line says in which way:
  *
- * forward		from the first piece to the last backward	from the last piece to the first grow		like
- * forward, but opens the object without its length twice		writes other bytes before each piece, out
- * of the memory of the next device, except before the last piece of a part, which the upload then
- * sends all		with one request
+ *	forward		from the first piece to the last
+ *	backward	from the last piece to the first
+ *	grow		like forward, but opens the object without its length
+ *	twice		writes other bytes before each piece, out of the memory of the next device,
+ *			except before the last piece of a part, which the upload then sends
+ *	all		with one request
  *
  * It prints "ready" before each line, and then what the requests and the commit have done.
  */
