@@ -31,9 +31,9 @@ struct bench {
 	uint64_t len;	     /* Number of bytes of a bulk transfer. */
 	uint64_t long_len; /* Number of bytes of the largest transfer in the sections that vary the
 			    * size. */
-	const char *group; /* Value of the CSV column `group` for the rows of section `beside`. */
-	/* reps: number of repetitions of each measurement; rep: index of the first repetition in
-	 * section `beside`. */
+	const char *group; /* Value that section `beside` writes into the CSV column `group`. */
+	/* reps: number of repetitions of each measurement. rep: value of the CSV column `rep` for
+	 * the first repetition of section `beside`. */
 	unsigned reps, rep;
 	double seconds;	 /* Duration of one run of random reads, in seconds. */
 	const char *tag; /* Suffix of the CSV column `group`, to tell builds apart; NULL for no
@@ -107,17 +107,17 @@ struct drive_way {
 /* Formats a way as text, such as "uring 4 x 4 x 1024 KiB" (threads x depth x block). Returns
  * `text`. */
 const char *drive_way_text(const struct drive_way *way, char *text, size_t len);
-/* Moves `count` blocks of `block` bytes by O_DIRECT between the file and host memory. The
- * starts of the blocks are `stride` bytes apart. Returns 0 or -errno. */
+/* Moves `count` blocks of way->block bytes by O_DIRECT between the file and host memory. The
+ * blocks start `stride` bytes apart in the file. Returns 0 or -errno. */
 int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride,
 	       const struct drive_way *way);
-/* Finds the fastest of several ways to move `len` bytes at `off`. Measures each way once, and
- * writes one row of the CSV for each. */
+/* Measures several ways to move `len` bytes at offset `off`, each once. Writes one row of the CSV
+ * for each way, and stores the fastest way in *best. */
 int drive_best(struct bench *b, int fd, bool write, uint64_t off, uint64_t len, const char *group,
 	       struct drive_way *best);
 int drive_open(const char *path, bool write);
 
-/* Returns the number of bytes of the range that are in the page cache, or -errno. */
+/* Returns how many bytes of the range are in the page cache, or -errno. */
 int64_t cache_bytes(int fd, uint64_t off, uint64_t len);
 /* Drops the range from the page cache. Returns 0, or -EBUSY if bytes of the range are still
  * cached. */
@@ -133,7 +133,8 @@ int cache_warm(int fd, uint64_t off, uint64_t len);
 /* A consumer of the blocks that rawring_move has read. rawring_move reuses the memory of a block
  * only after the consumer has freed its slot. */
 struct raw_sink {
-	/* Takes the block that was read into `slot`. Returns 0 or -errno. */
+	/* Consumes the block at file offset `at`, which was read into `mem`. This memory is slot
+	 * number `slot` of the buffer. Returns 0 or -errno. */
 	int (*deliver)(void *arg, unsigned slot, char *mem, uint64_t at, size_t len);
 	/* Returns a slot that the consumer no longer uses, or -1 if it still uses all slots. */
 	int (*poll_freed)(void *arg);
@@ -157,8 +158,8 @@ int rawring_move(const struct raw_move *m); /* Moves the blocks. Returns 0 or -e
 int gpu_open(struct bench *b); /* Opens the GPU. Returns 0, or -errno if there is no GPU. */
 void gpu_close(struct bench *b);
 int gpu_alloc(struct bench *b, uint64_t len); /* Allocates b->gpu; gpu_close frees it. */
-/* Measures copies of `len` bytes between pinned huge pages and the GPU; `in` means to the GPU.
- * Returns the seconds of the copies, or a value < 0 after a failure. */
+/* Measures copies of `len` bytes between pinned huge pages and the GPU: to the GPU if `in` is true,
+ * else from it. Returns the seconds of the copies, or a value < 0 after a failure. */
 double gpu_pinned(struct bench *b, uint64_t len, bool in);
 void gpu_poison(struct bench *b, uint64_t len);
 /* Compares pieces of b->gpu with the file's bytes, which it reads from the drive. Returns false
@@ -170,14 +171,17 @@ bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
 int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		   uint64_t len, uint64_t first, uint64_t window);
 
-/* How raw calls read a cached file into the GPU. */
+/* How a program without Penstock reads a cached file into the GPU, by raw calls: system calls and
+ * driver calls of its own. */
 struct mixed_way {
 	unsigned threads; /* Number of threads that read pieces into pinned memory. */
-	uint64_t piece;	  /* Number of bytes of a piece. */
-	uint64_t window;  /* Largest window that one more thread registers; 0: no such thread. */
-	bool passes;	  /* Whether that thread also queues the copies of the other threads. */
+	uint64_t piece;	  /* Number of bytes that such a thread reads at once. */
+	/* Most bytes of the page cache that an additional thread registers with the driver in one
+	 * call; 0 if there is no additional thread. */
+	uint64_t window;
+	bool passes; /* Whether the additional thread queues the copies of the other threads. */
 };
-/* Measures one way. Writes one row of the CSV. See gpu_mixed.c. */
+/* Measures reads in the given way. Writes one row of the CSV. See gpu_mixed.c. */
 int gpu_mixed_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		  uint64_t len, const struct mixed_way *way);
 
@@ -199,7 +203,7 @@ int drive_row(struct bench *b, const char *group, const char *name, unsigned rep
 struct transfer {
 	uint64_t off, len;
 	enum penstock_effort effort;
-	const char *path; /* Name of the only path to use; NULL if the library chooses. */
+	const char *path; /* Only path to use, such as "mapped"; NULL if the library chooses. */
 	unsigned flags;	  /* PENSTOCK_O_* flags for penstock_open. */
 	bool opened;	  /* Whether the file is opened before the measurement starts. */
 	/* Whether the same bytes are read once before the measurement, so that the measured read

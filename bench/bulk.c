@@ -21,7 +21,7 @@
  * library's path `mapped`. */
 #define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
-#define WINDOW_MIXED (32 * MIB) /* The largest window while other threads use path `bounce`. */
+#define WINDOW_MIXED (32 * MIB) /* Largest window while other threads use path `bounce`, bytes. */
 #define SEARCH_LEN GIB
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -106,9 +106,9 @@ static int warm_rounds(struct bench *b, const char *group)
 	return ret;
 }
 
-/* Measures a cached read by path mapped, by path bounce, and by mixed paths. Calls without Penstock
- * (raw calls) do the same work in turn with the library. The raw calls use as many threads as the
- * library and pieces of the same length. */
+/* Measures cached reads by path mapped, by path bounce, and by both paths at once (mixed). For
+ * comparison, calls without Penstock (raw calls) alternate with the library's reads. They do the
+ * same work, with as many threads as the library and pieces of the same length. */
 static int section_mixed(struct bench *b)
 {
 	static const struct mixed_way raw_bounce = {8, MIB, 0, false};
@@ -151,15 +151,16 @@ static int section_warm(struct bench *b)
 	return warm_rounds(b, "warm");
 }
 
-/* Measures one round for bench/peers.py, which runs this section between its measurements of
- * other programs. */
+/* Measures warm reads, with the options -g and -r for the CSV columns `group` and `rep`.
+ * bench/peers.py runs this section between its measurements of other programs. */
 static int section_beside(struct bench *b)
 {
 	return warm_rounds(b, b->group);
 }
 
-/* Measures reads of a file that was read into the page cache. In such a file the kernel's
- * readahead has chosen the size of the folios. */
+/* Measures reads of a file that was read into the page cache. The kernel's readahead has then
+ * chosen the size of the folios (groups of pages). The driver registers small folios more
+ * slowly. */
 static int section_warm_read(struct bench *b)
 {
 	int fd = file_open_cached(b), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
@@ -228,8 +229,8 @@ int drive_row(struct bench *b, const char *group, const char *name, unsigned rep
 	return ret;
 }
 
-/* Measures a read by the library. Writes a row only if no byte of the file was in the page
- * cache, neither before nor after the read. */
+/* Measures a read by the library. Drops the file's range from the page cache before the read. The
+ * run fails if a byte of the range is in the page cache before or after the read. */
 static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
@@ -316,8 +317,8 @@ static int save(struct bench *b)
 
 /* ---- checkerboard ---- */
 
-/* Returns the number of tiles in the wrong state. Even tiles must be in the page cache, and odd
- * tiles must not be in it. */
+/* Returns the number of tiles (pieces of TILE bytes of the file) in the wrong state. Even tiles
+ * must be in the page cache, and odd tiles must not be in it. */
 static uint64_t tiles_wrong(int fd, uint64_t len)
 {
 	uint64_t off = 0;
@@ -410,8 +411,8 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
 
 			if (is_cold && way == 0 && len > GIB)
-				/* For more than 1 GiB, opening the file takes a negligible part
-				 * of the time, so this row is left out. */
+				/* Skips the row that includes opening the file. For more than 1
+				 * GiB, opening it takes a negligible part of the time. */
 				continue;
 			snprintf(name, sizeof(name), "%llu MiB %s%s",
 				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",

@@ -77,8 +77,8 @@ static const struct bench_section *section_find(const char *name)
 	return NULL;
 }
 
-/* Calls penstock_prepare, which starts the device's lanes, and allocates pinned memory. Otherwise
- * the first measurement would include the time of these two steps. */
+/* Calls penstock_prepare, which starts the device's lanes (the library's threads), and allocates
+ * pinned memory. Otherwise the first measurement would include the time of these two steps. */
 static int pump_warm_up(struct bench *b)
 {
 	struct penstock_storage *st;

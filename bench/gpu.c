@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Uses the GPU by driver calls alone: measures copies of pinned memory, fills device memory with
- * a pattern before a run, and compares it with the drive after the run. From the library it uses
+ * a pattern before a run, and compares it with the file after the run. From the library it uses
  * only the table of driver functions (device/cuda_api.h). The benchmark keeps the GPU's context
  * during the whole run, so that the library never has to create one.
  */

@@ -2,8 +2,9 @@
 /*
  * Measures which driver calls wait while another thread registers page cache. One thread registers
  * windows of a cached file. Meanwhile the calling thread repeats one driver call and measures the
- * time of each. The results are the reason why the lanes of a mixed request pass their copies to
- * the lane that registers. From the library this file uses only the table of driver functions.
+ * time of each. Because of the results, the library lets one thread register the windows of a
+ * request, and queue the copies of the request's other threads too. From the library this file uses
+ * only the table of driver functions.
  */
 #include <errno.h>
 #include <fcntl.h>

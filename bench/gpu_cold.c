@@ -17,8 +17,8 @@ struct copies {
 	struct bench *b;
 	struct gpu *gpu;
 	struct pst_cu_event *event[RAW_DEPTH_MAX];
-	unsigned slot[RAW_DEPTH_MAX]; /* Indexes of the slots, in the order in which their copies
-				       * were queued. */
+	unsigned slot[RAW_DEPTH_MAX]; /* Indexes of the ring's slots whose copies are queued, in
+				       * the order in which they were queued. */
 	unsigned head, tail;
 };
 
@@ -40,8 +40,8 @@ static int copy_poll(void *arg)
 	unsigned slot = c->slot[c->head % RAW_DEPTH_MAX];
 
 	if (c->gpu->api->cuEventQuery(c->event[slot]) == PST_CU_NOT_READY)
-		/* Callers do not check for this error, because the comparison of the bytes
-		 * finds it. */
+		/* The copy is not done. Other results count as done, also errors, because the
+		 * comparison of the bytes detects a failed copy. */
 		return -1;
 	c->head++;
 	return (int)slot;

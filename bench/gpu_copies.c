@@ -175,7 +175,8 @@ static int copy_batch(struct bench *b, struct queues *q, size_t len, uint64_t fi
 	return (int)q->g->api->cuMemcpyBatchAsync(to, from, lens, count, &attr, &zero, 1, stream);
 }
 
-/* Queues `count` copies of SMALL bytes each, as two rows, with one driver call. */
+/* Queues `count` two-dimensional copies with one driver call. Each copies SMALL bytes in two
+ * rows. */
 static int copy_rows_batch(struct bench *b, struct queues *q, uint64_t first, unsigned count,
 			   struct pst_cu_stream *stream)
 {

@@ -48,8 +48,8 @@ struct job {
 	int fd;
 	uint64_t len;
 	const struct mixed_way *way;
-	_Atomic uint64_t next; /* Start of the bytes that no thread has taken. */
-	uint64_t windowed;     /* Number of bytes in windows. */
+	_Atomic uint64_t next; /* Offset of the first byte that no thread has taken. */
+	uint64_t windowed;     /* Number of bytes that workers[0] has copied from windows. */
 	struct window *windows;
 	unsigned window_count;
 	/* If way->window is not 0, workers[0] registers windows. All other workers read pieces. */
@@ -65,7 +65,7 @@ struct worker {
 	char *mem;
 	struct {
 		uint64_t at, len;
-	} pieces[SLOTS]; /* The piece in each slot. */
+	} pieces[SLOTS]; /* Offset and length in the file of the piece in each slot. */
 	/* Number of pieces that this thread has read, and number of these whose copies are
 	 * queued. */
 	_Atomic uint64_t filled, queued;
@@ -88,9 +88,9 @@ static int piece_copy(struct worker *w, const char *from, uint64_t at, uint64_t 
 
 /* ---- the thread that registers windows ---- */
 
-/* Takes the next window of the range, and returns its length. Returns 0 if few bytes are left and
- * other threads exist, which read these bytes. Without other threads, this thread takes all
- * bytes. */
+/* Takes the next window of the range, and returns its length. If other threads exist, it returns 0
+ * when fewer than 4 * WINDOW_FIRST bytes are left, and the other threads read these bytes. Without
+ * other threads, this thread takes all bytes. */
 static uint64_t window_take(struct job *job, uint64_t *at)
 {
 	uint64_t n, rest;
@@ -178,7 +178,8 @@ static void *window_main(void *arg)
 		if (!w->ret && job->way->passes)
 			w->ret = others_queue(job, &more);
 	}
-	/* The other threads wait for their copies, even if this thread has failed. */
+	/* Queues the copies of the other threads until these threads have ended, even if this
+	 * thread has failed, because the other threads wait for their copies. */
 	while (more) {
 		int ret = others_queue(job, &more);
 

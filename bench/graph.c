@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures reads in CUDA graphs: the time from the launch of a graph with one read until the
- * stream is idle. For comparison, the same read is submitted in stream order each time. Both are
- * measured with fixed values and with late values (the library reads length and offsets when the
+ * stream is idle. For comparison, the program submits the same read in stream order each time. Both
+ * kinds of reads have fixed values or late values (the library reads length and offsets when the
  * stream reaches the read). Reads follow each other without a pause, or with pauses of 5 ms, as
  * between the tokens of a language model. The bytes are cached, so the drive has no influence.
  * The last rows are the CPU time of a second without and with a graph that is not launched.
@@ -65,7 +65,7 @@ struct graph_run {
 	uint64_t late_len, late_off, late_buf;
 	int64_t result;
 	struct pst_cu_graph *graph;
-	struct pst_cu_graph_exec *exec; /* NULL: the read is submitted each time */
+	struct pst_cu_graph_exec *exec; /* Graph to launch; NULL to submit each read instead. */
 };
 
 static void read_aim(const struct bench *b, struct graph_run *r, uint64_t len, bool late)
@@ -187,8 +187,8 @@ static int graph_row(struct bench *b, struct graph_run *r, uint64_t len, bool la
 	return ret;
 }
 
-/* Measures the CPU time of a second in which this thread sleeps. `exists`: a graph with a read
- * exists. */
+/* Measures the CPU time of the process in a second in which this thread sleeps. If `exists` is
+ * true, a graph with a read exists, but the program does not launch it. */
 static int idle_row(struct bench *b, struct graph_run *r, bool exists, unsigned rep)
 {
 	struct sample s = {.seconds = 1};

@@ -14,7 +14,8 @@
 #include "bench.h"
 
 #define QUIET_US 20000
-/* The process counts as idle if it used fewer CPU seconds than QUIET_CPU within QUIET_US. */
+/* The process counts as idle if it used less than QUIET_CPU seconds of CPU time within QUIET_US
+ * microseconds. */
 #define QUIET_CPU 0.0004
 #define QUIET_TRIES 100
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # order.sh: measures on a machine with a GPU what bench/gpu.sh leaves out: reads in the order of
-# CUDA streams, with kernels beside them, reads in graphs, small reads against fio, the windows of
-# path mapped, the lanes that short requests wake, and `penstock bench` with the limits of plain
-# calls. It needs .carry/bench of bench/prepare. The raw CSV, the tables and the log go to $OUT
-# (bench/results).
+# CUDA streams, also while other kernels run, reads in CUDA graphs, and small reads against fio. It
+# also measures long reads, which use up the windows of path mapped (registered pieces of the page
+# cache). It measures short requests, which wake only some of the library's threads (lanes). It runs
+# `penstock bench --limits`. It needs .carry/bench of bench/prepare. The raw CSV, the tables and the
+# log go to $OUT (bench/results).
 #
 #   BENCH_DIR     folder for the test file, on the drive to measure (/var/tmp)
 #   BENCH_MIB     length of the test file in MiB (2048)
@@ -42,7 +43,7 @@ builds=(after="$carried/penstock")
 [ ! -f "$carried/before" ] || builds=(before="$carried/before" "${builds[@]}")
 blocks() { LD_LIBRARY_PATH=$carried/lib bench/blocks "$dir/file" --device "$device" "$@"; }
 
-# Runs penstock bench with the limits of plain calls, and prints a row for each case.
+# Runs penstock bench --limits, which also measures plain calls, and prints a row for each case.
 limits() {
 	local state effort block
 	for state in warm cold; do

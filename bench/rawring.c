@@ -26,7 +26,7 @@ static int ring_completion(struct ring *r, size_t len)
 	return (size_t)res == len ? (int)slot : -EIO;
 }
 
-/* Submits one call that reads block `n` into `slot`, or writes it from there. */
+/* Submits one call that reads block `n` into slot `slot` of the buffer, or writes it from there. */
 static int block_submit(struct ring *r, const struct raw_move *m, uint64_t n, unsigned slot)
 {
 	const struct drive_way *way = m->way;

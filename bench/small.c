@@ -55,8 +55,8 @@ static void percentiles(struct latencies *l, struct sample *s)
 
 /* ---- random reads ---- */
 
-/* A way of reading: by a queue that uses the device's lanes, by one with an inline lane, or by
- * one call for each read. */
+/* A way of reading. WAY_QUEUE: a queue whose reads the library's threads carry. WAY_OWN: a queue
+ * with an inline lane, whose reads the calling thread carries. WAY_CALL: one call for each read. */
 enum way_kind { WAY_QUEUE, WAY_OWN, WAY_CALL };
 struct way {
 	const char *name;
@@ -66,7 +66,7 @@ struct way {
 
 struct random_run {
 	struct penstock_device *dev;
-	char *mem; /* memory of the device, DEPTH_MAX blocks */
+	char *mem; /* memory of the device with DEPTH_MAX blocks, one for each read in flight */
 	/* The queues of the ways WAY_QUEUE and WAY_OWN. `q` is the one that is measured, or NULL
 	 * for WAY_CALL. */
 	struct penstock_queue *q, *queues[2];
@@ -298,7 +298,7 @@ err_close:
 	return NULL;
 }
 
-/* Measures fio, once for each of its first `count` ways. */
+/* Measures random reads by fio, once for each of the first `count` ways of its list. */
 static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigned rep,
 		     unsigned count)
 {
@@ -334,7 +334,8 @@ static int random_rows(struct bench *b, struct random_run *r, const char *group,
 	return ret;
 }
 
-/* Runs `rounds` while the file is not in the page cache, and checks that it stays out of it. */
+/* Drops the file from the page cache and calls `rounds`. Then checks that the file is still not
+ * cached. */
 static int cold_rounds(struct bench *b, int (*rounds)(struct bench *b))
 {
 	int fd = open(b->file, O_RDONLY | O_CLOEXEC);
@@ -387,12 +388,13 @@ static const struct way ways_of_1[] = {
 	{"own lane", WAY_OWN, PENSTOCK_THRIFTY}, {"own lane fast", WAY_OWN, PENSTOCK_FAST},
 	{NULL, WAY_QUEUE, PENSTOCK_THRIFTY},
 };
-/* At depth 32, the first two ways are left out: with one call for each read, the depth is always
- * 1. */
+/* The ways that are measured at depth 32. The first two ways make one call for each read, so they
+ * have only one read in flight. */
 #define WAYS_OF_32 (ways_of_1 + 2)
 
-/* Makes one pread and one copy of two rows, and polls until the copy is done. Two rows keep the
- * copy out of the compute queue, see tests/standin/README.md. */
+/* Makes one pread and one copy, and polls until the copy is done. The copy is two-dimensional, with
+ * two rows, so that the driver does not run it in the GPU's compute queue; see
+ * tests/standin/README.md. */
 static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64_t off)
 {
 	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
@@ -414,7 +416,7 @@ static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64
 }
 
 /* Measures the least time and CPU time that a read into GPU memory can take, without Penstock.
- * One thread makes one plain read and one copy, and polls. */
+ * One thread makes one plain read and one copy, and polls until the copy is done. */
 static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
 {
 	char *pinned = gpu_pinned_mem(MIB);

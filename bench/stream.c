@@ -2,12 +2,14 @@
 /*
  * Measures stream-ordered reads. The program submits many reads and then waits for the stream, as
  * programs do that keep a KV cache in a file. For comparison, it submits the same reads to a
- * queue, makes them by one-call functions, and copies pinned memory alone. The streams are idle
- * when the reads are submitted, or wait for a word, so that all reads are queued first. Early reads
- * have the flag PENSTOCK_R_EARLY. Section `stream_beside` measures how much stream-ordered reads
- * slow a compute kernel on another stream.
+ * queue, makes them by synchronous calls, and copies pinned memory alone. In most cases, the
+ * streams are idle when the program submits the reads. In the case `held`, the streams wait until
+ * all reads are submitted. Early reads have the flag PENSTOCK_R_EARLY: the library reads the file
+ * before the stream reaches the read. Section `stream_beside` measures how much stream-ordered
+ * reads slow a compute kernel on another stream.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,7 +37,9 @@ struct stream_run {
 	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
 	const char *path;
 	struct penstock_done done[COUNT_MAX];
-	uint64_t *word; /* word in pinned memory for which held streams wait */
+	/* Two numbers in pinned memory. In the case `held`, the streams wait until the first
+	 * reaches `turn`. In calls_row(), the streams write the second. */
+	uint64_t *word;
 	uint64_t turn;
 };
 
@@ -132,7 +136,8 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	for (unsigned i = 0; i < count && !ret; i++) {
 		int n = penstock_submit(r->q, &r->reqs[i], 1, NULL);
 
-		/* the library's pinned memory is in use */
+		/* All pinned memory of the library is in use. Waits for one read, then submits
+		 * this read again. */
 		if (n == -EAGAIN && how != STREAM_HELD) {
 			ret = reads_harvest(r, 1, len);
 			harvested += !ret;
@@ -148,9 +153,9 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	return ret ? ret : reads_harvest(r, count - harvested, len);
 }
 
-/* Drops the whole file from the page cache. The kernel drops only whole folios, so parts of a
- * short range would stay. Tries again for a second, because the library unregisters the file a
- * moment after it has closed. */
+/* Drops the whole file from the page cache. The kernel drops only whole folios (groups of pages),
+ * so parts of a short range could stay cached. Tries for up to a second, because the library
+ * unregisters the file's pages a moment after penstock_close. */
 static int cache_drop_soon(int fd, uint64_t len)
 {
 	uint64_t until = meter_ns() + 1000000000;
@@ -205,13 +210,80 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 	return ret;
 }
 
+/*
+ * Queues for each read the least that a stream needs of the driver to deliver one read: a wait for
+ * a word, a copy from pinned memory, and the write of a word, which tells the CPU that the memory
+ * can be filled again. The awaited word is already set, and nobody reads the file. So a library
+ * that copies each read on its own cannot deliver reads in stream order faster than this.
+ */
+static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
+		     unsigned rep)
+{
+	const uint64_t ring = 128 * MIB < count * len ? 128 * MIB : count * len;
+	struct sample s = {.bytes = count * len, .ops = count};
+	char *mem = gpu_pinned_mem(ring), group[64];
+	uintptr_t word = (uintptr_t)r->word;
+	struct meter m;
+	int rc = 0;
+
+	if (!mem)
+		return -ENOMEM;
+	meter_start(&m);
+	for (unsigned i = 0; i < count && !rc; i++) {
+		struct pst_cu_stream *stream = r->streams[i % STREAMS];
+		uint64_t at = i * len;
+
+		rc = (int)r->api->cuStreamWaitValue64(stream, word, 0, PST_CU_WAIT_GEQ);
+		if (!rc)
+			rc = (int)r->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + at, mem + at % ring,
+							    len, stream);
+		if (!rc)
+			rc = (int)r->api->cuStreamWriteValue64(stream, word + sizeof(*r->word), 1,
+							       PST_CU_WRITE_DEFAULT);
+	}
+	for (unsigned i = 0; i < STREAMS && !rc; i++)
+		rc = (int)r->api->cuStreamSynchronize(r->streams[i]);
+	meter_stop(&m, &s);
+	meter_settle(&m, &s);
+	if (rc)
+		return gpu_bad("plain calls in stream order", rc);
+	snprintf(group, sizeof(group), "stream cached %llu KiB", (unsigned long long)(len / KIB));
+	meter_row(b, group, "limit: calls alone", rep, &s);
+	return 0;
+}
+
+/* Measures what bounds reads in stream order: copies of pinned memory alone, the driver's calls for
+ * each read, and eight threads that read cached pieces of the same length into pinned memory and
+ * copy them, without any order. */
+static int limit_rows(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
+		      unsigned rep)
+{
+	const struct mixed_way way = {.threads = 8, .piece = len < 4 * MIB ? len : 4 * MIB};
+	struct sample s = {.bytes = count * len};
+	int ret, fd = open(b->file, O_RDONLY | O_CLOEXEC);
+	char group[64];
+
+	if (fd < 0)
+		return -errno;
+	s.seconds = gpu_pinned(b, s.bytes, true);
+	snprintf(group, sizeof(group), "stream cached %llu KiB", (unsigned long long)(len / KIB));
+	meter_row(b, group, "limit: copies of pinned memory", rep, &s);
+	ret = calls_row(b, r, len, count, rep);
+	if (!ret)
+		ret = cache_warm(fd, 0, count * len);
+	if (!ret)
+		ret = gpu_mixed_row(b, group, "limit: plain reads", rep, fd, count * len, &way);
+	close(fd);
+	return ret;
+}
+
 static int run_open(struct bench *b, struct stream_run *r)
 {
 	int ret;
 
 	r->api = gpu_get()->api;
 	ret = gpu_bad("pinned word",
-		      (int)r->api->cuMemHostAlloc((void **)&r->word, sizeof(*r->word),
+		      (int)r->api->cuMemHostAlloc((void **)&r->word, 2 * sizeof(*r->word),
 						  PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED));
 	if (!ret) {
 		*r->word = r->turn = 0;
@@ -240,8 +312,8 @@ static int section_stream(struct bench *b)
 	static struct stream_run r;
 	int ret = run_open(b, &r);
 
-	/* The first requests start lanes, allocate pinned memory and load the kernel, so they are
-	 * not measured. */
+	/* The first requests start the library's threads, allocate pinned memory and load its CUDA
+	 * kernel, so they are not measured. */
 	for (unsigned how = 0; how < HOWS && !ret; how++) {
 		reads_aim(b, &r, (enum how)how, MIB, 16);
 		ret = reads_make(&r, (enum how)how, MIB, 16);
@@ -257,15 +329,8 @@ static int section_stream(struct bench *b)
 				for (int cached = 0; cached < 2 && !ret; cached++)
 					ret = reads_row(b, &r, (enum how)how, lens[i],
 							(unsigned)count, cached, rep);
-			if (!ret) {
-				struct sample s = {.bytes = count * lens[i]};
-				char group[64];
-
-				s.seconds = gpu_pinned(b, s.bytes, true);
-				snprintf(group, sizeof(group), "stream cached %llu KiB",
-					 (unsigned long long)(lens[i] / KIB));
-				meter_row(b, group, "limit: copies of pinned memory", rep, &s);
-			}
+			if (!ret)
+				ret = limit_rows(b, &r, lens[i], (unsigned)count, rep);
 		}
 	run_close(&r);
 	return ret;
@@ -287,7 +352,7 @@ struct beside {
 	const struct pst_cuda *api;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *stream;
-	_Atomic uint64_t done; /* time at which the kernels were done; 0 before */
+	_Atomic uint64_t done; /* time in ns at which all kernels were done; 0 until then */
 };
 
 static void *await_kernels(void *arg)

@@ -109,7 +109,8 @@ static int rows_all(struct bench *b, struct penstock_device *dev, const char *me
 	return ret;
 }
 
-/* Opens device host, and allocates `len` bytes that differ from each other. */
+/* Opens the device "host", allocates `len` bytes of its memory, and fills them with different
+ * numbers. */
 static int host_make(uint64_t len, struct penstock_device **host, void **out)
 {
 	uint64_t *mem;

@@ -268,7 +268,8 @@ def other_tables(found):
 def stream_reads(found):
     """Prints the reads in stream order, and how much they slow kernels on another stream."""
     columns = ("one call", "queue", "1 stream", "1 stream early", "8 streams", "8 streams early",
-               "8 streams late", "8 streams held", "limit: copies of pinned memory")
+               "8 streams late", "8 streams held", "limit: calls alone",
+               "limit: plain reads", "limit: copies of pinned memory")
     columns = tuple(name for name in columns if any(key[1] == name for key in found))
     lines = []
     for group in dict.fromkeys(g for g, _ in found if re.fullmatch(r"stream (cold|cached) .*", g)):
@@ -278,7 +279,7 @@ def stream_reads(found):
                      [f"{median(r.rate for r in found[group, name]):.2f}"
                       if found.get((group, name)) else "" for name in columns])
     lines.sort(key=lambda line: line[0].startswith("cold"))
-    table(("bytes of a read, GB/s",) + columns[:-1] + ("limit",), lines)
+    table(("bytes of a read, GB/s",) + columns, lines)
     lines = []
     alone = median(r.seconds for r in found.get(("stream beside kernels", "no reads"), []))
     for (group, name), got in found.items():

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures different settings, from which the defaults of the library are chosen: lanes, slots
- * and ring for path `bounce`, lanes and slots for path `staged`, and windows for path `mapped`.
- * It reopens the device for each setting. Rounds go through all settings in turn, so that a slow
- * change of the machine's speed affects all settings alike.
+ * Measures different settings, from which the defaults of the library are chosen. For the paths
+ * `bounce` and `staged`, these are the number of lanes (threads), and the number and size of the
+ * slots in a lane's ring of pinned memory. For path `mapped`, it is the size of the windows (pieces
+ * of the page cache that are registered in one call). The device is reopened for each setting.
+ * Rounds go through all settings in turn, so that a slow change of the machine's speed affects all
+ * settings alike.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -133,9 +135,9 @@ static int section_window(struct bench *b)
 	return ret;
 }
 
-/* Measures mixed reads. First come raw calls (without Penstock) that register page cache and read
- * it at the same time, with several numbers of threads and lengths of pieces. Then comes the
- * library with several numbers of lanes. */
+/* Measures mixed reads. First measures raw calls (without Penstock) that register page cache and
+ * read it at the same time, with several numbers of threads and lengths of pieces. Then measures
+ * the library with several numbers of lanes (threads). */
 static int section_mixed_ways(struct bench *b)
 {
 	static const struct mixed_way ways[] = {

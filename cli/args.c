@@ -150,8 +150,8 @@ const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
 	unsigned half = (unsigned)strlen(word) / 2;
-	/* A word is suggested only if its edit distance from `word` is less than this. Words that
-	 * differ more are probably no typing errors. */
+	/* Suggests a word only if its edit distance from the typed `word` is below `least`. A
+	 * larger difference is probably no typing error. */
 	unsigned least = half < 2 ? half + 1 : 3;
 
 	for (unsigned i = 0; words[i]; i++) {

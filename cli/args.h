@@ -34,8 +34,8 @@ struct command {
 	const char *help; /* the options, with one line for each */
 	int (*run)(int argc, char **argv);
 	const char *flags; /* short options for getopt; NULL if there are only long options */
-	/* whether the command replaces itself by another program, which inherits the signal
-	 * handling */
+	/* whether the command replaces itself by another program with exec; that program inherits
+	 * the signal handling */
 	bool becomes;
 };
 
@@ -51,8 +51,9 @@ int fail_lib(void);
  * if the message already names an action or no action helps. */
 const char *advice(enum penstock_why why);
 const char *advice_errno(int code);
-/* Returns the exit code for a device that cannot be opened. The code is EXIT_REFUSED if a class
- * is required, because no path can meet the class without the device. */
+/* Returns the exit code for a device that cannot be opened. The code is EXIT_REFUSED if `require`
+ * names a class of paths, because no path can meet this class without the device. Otherwise it is
+ * EXIT_FAILED. */
 int code_without_device(enum penstock_class require);
 /* Flushes standard output, so that its text appears before later messages on standard error.
  * Returns 0, or the errno of the first output that was lost. */

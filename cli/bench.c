@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures one run of `penstock bench`. A run makes requests of one size at one depth between a
- * storage and a device for some seconds. The result has bytes, requests, latency and CPU time.
- * Called by bench_main.c. A cold run must fail if the file's bytes may have come from the page
- * cache.
+ * Measures one run of `penstock bench`. A run transfers blocks of one size between a storage and a
+ * device for some seconds, with a constant number of requests in flight. The result has bytes,
+ * requests, latency and CPU time. Called by bench_main.c. With --cold, a run must fail if bytes of
+ * the file may have come from the page cache.
  */
 #include "bench.h"
 
@@ -19,7 +19,7 @@
 #include "progress.h"
 #include "stop.h"
 
-/* Longest time between two updates of the progress line. */
+/* Longest time in ns between two updates of the progress line. */
 #define PROGRESS_NS 200000000
 
 struct bench_state {
@@ -29,21 +29,24 @@ struct bench_state {
 	struct penstock_queue *q;
 	char *mem;
 	uint64_t length, next, random, step;
-	/* whether a cold run reads the file's uncached bytes through the page cache */
+	/* whether a run with --cold uses a path that reads the file through the page cache */
 	bool by_cache;
-	double *begun; /* for each slot: start time of its request */
-	/* slots[i] is i, and its address is the `user` value of the request in slot i */
+	double *begun; /* start time of the request in each slot (request in flight) */
+	/* slots[i] is i. The request in slot i has the address of slots[i] as its `user` value,
+	 * which identifies the slot when the request completes. */
 	unsigned *slots, slots_busy;
 	struct bench_result *out;
 	double begun_s, until, shown;
 	bool failed;
-	/* whether to show the progress; false costs no system call for each request */
+	/* whether to print the progress line. If false, the loop makes no extra system calls for
+	 * it. */
 	bool shows;
 };
 
 /* ---- latency ---- */
 
-/* Number of buckets for each power of two; with 16, a bucket is 6 % wide. */
+/* Number of buckets of the latency histogram between a power of two and the next. With 16, a bucket
+ * is at most 6 % wide. */
 #define SUB 16
 
 static unsigned bucket_of(double us)
@@ -78,8 +81,8 @@ double bench_percentile(const struct bench_result *r, double share)
 
 /* ---- page cache ---- */
 
-/* Maximum number of attempts to bring the page cache into the wanted state. On a busy machine
- * another process can change the cache between two queries. */
+/* Maximum number of attempts to have all or no pages of the file in the page cache. On a busy
+ * machine another process can change the cache between two queries. */
 #define CACHE_TRIES 4
 
 /* Drops the file's pages from the page cache. Returns whether the pages are proven to be gone. */
@@ -129,10 +132,10 @@ static bool path_uses_cache(const char *path)
 }
 
 /*
- * Returns whether all bytes of a finished cold run came from the drive. On paths that bypass
- * the page cache all bytes come from the drive. On other paths they do if the run read each
- * byte once and no other process had read the file. In that case the cache holds, after the
- * run, at least as many pages as the run has read.
+ * Returns whether all bytes of a finished cold run came from the drive. On paths that bypass the
+ * page cache, all bytes come from the drive. On other paths, each block must have been read only
+ * once, and no other process may have cached it before. The run then leaves at least as many pages
+ * in the page cache as it has read, which this function checks.
  */
 static bool run_was_cold(const struct bench_state *r)
 {
@@ -188,7 +191,7 @@ static uint64_t next_offset(struct bench_state *r)
 
 	if (!r->a->random) {
 		n = r->next++;
-		/* the run visits every block once; successive blocks are far apart */
+		/* r->step leads to every block once, and successive blocks are far apart */
 	} else if (r->by_cache) {
 		r->next++;
 		n = r->random = (r->random + r->step) % blocks;
@@ -212,7 +215,7 @@ static bool run_continues(const struct bench_state *r)
 		 r->next >= r->length / r->a->block);
 }
 
-/* Returns whether `why` means that the required class could not be met. */
+/* Returns whether `why` means that no path could meet the class that --require names. */
 static bool class_is_refused(const struct bench_args *a, enum penstock_why why)
 {
 	return why == PENSTOCK_WHY_REQUIRE ||
@@ -275,8 +278,8 @@ static void slot_done(struct bench_state *r, const struct penstock_done *done)
 		slot_submit(r, slot);
 }
 
-/* Shows how much of the run is done. A cold run ends with its time or with the file, whichever is
- * earlier. */
+/* Shows how much of the run is done. A cold run ends when its time is over or when it has read the
+ * whole file, whichever is earlier. */
 static void run_progress(struct bench_state *r)
 {
 	double took = seconds() - r->begun_s, done = took / r->a->runtime, read;
@@ -340,8 +343,9 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Finds out whether uncached bytes go through the page cache. In that case also sets r->step,
- * with which the run visits every block once. Returns 0, or -1 with the library's message. */
+/* Finds out whether the path of a cold run reads uncached bytes through the page cache, and sets
+ * r->by_cache. If so, also sets r->step, with which the run visits every block once. Returns 0, or
+ * -1 with the library's message. */
 static int cold_path_find(struct bench_state *r)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -358,7 +362,8 @@ static int cold_path_find(struct bench_state *r)
 	req.effort = r->a->effort;
 	if (penstock_explain(&req, &e))
 		return -1;
-	/* For the path "fault:PATH", PATH decides whether the page cache is used. */
+	/* The path "fault:PATH" injects failures into PATH, so PATH decides whether the page cache
+	 * is used. */
 	if (path && !strncmp(path, "fault", 5)) {
 		path = path[5] == ':' ? inner : NULL;
 		if (path)

@@ -39,7 +39,7 @@ struct limit_job {
 	bool write, random;
 	bool once; /* whether to read each block once and then stop */
 	uint64_t block, length;
-	char *mem; /* a block for each call in flight */
+	char *mem; /* memory with one block for each call in flight */
 	double until;
 	_Atomic uint64_t next, bytes;
 	_Atomic unsigned started; /* number of threads that have taken their part of `mem` */
@@ -50,7 +50,8 @@ static bool block_take(struct limit_job *j, uint64_t *off)
 {
 	uint64_t blocks = j->length / j->block, n = atomic_fetch_add(&j->next, 1);
 
-	/* transfers at least one block, even if the threads start after the end time */
+	/* The first block (n is 0) is transferred even if the threads start after the end time, so
+	 * that the job moves at least one block. */
 	if (stop_signal || (n && seconds() >= j->until) || (j->once && n >= blocks))
 		return false;
 	if (j->random)
@@ -73,9 +74,9 @@ static void job_by_calls(struct limit_job *j, char *mem)
 	}
 }
 
-/* Submits the next block into a slot of the thread's memory. Each call is submitted alone, because
- * the block layer merges adjacent calls into long ones, which some drives serve slower. Returns
- * false if there is no further block. */
+/* Submits a call for the next block, with the memory of slot number `slot` at `mem`. Each call is
+ * submitted alone, because the block layer merges adjacent calls into long ones, which some drives
+ * serve slower. Returns false if there is no further block. */
 static bool ring_submit(struct limit_job *j, struct ring *ring, char *mem, uint64_t slot,
 			bool fixed)
 {
@@ -101,8 +102,8 @@ static void job_by_ring(struct limit_job *j, char *mem)
 
 	if (ring_open(&ring, j->way->depth))
 		return;
-	/* The calls work without a registered buffer, too, if the user may lock too little memory.
-	 */
+	/* ring_register() fails if the user may lock too little memory. The calls then use an
+	 * unregistered buffer. */
 	fixed = !ring_register(&ring, mem, j->way->depth * j->block);
 	for (slot = 0; slot < j->way->depth; slot++)
 		busy += ring_submit(j, &ring, mem, slot, fixed);
@@ -155,8 +156,9 @@ static unsigned least(unsigned a, unsigned b)
 	return a < b ? a : b;
 }
 
-/* Lists the ways to measure, and returns their count. With `warm`, the CPU copies the bytes in
- * each call. So all eight threads are used, even if the run has a smaller depth. */
+/* Lists the ways to measure, and returns their count. With `warm`, the CPU copies the bytes in each
+ * call, so one thread cannot reach the limit. In that case eight threads make the calls, even if
+ * the run has a smaller depth. */
 static unsigned ways_list(const struct bench_args *a, struct limit_way *ways)
 {
 	unsigned cpus = 1, count = 0, threads;

@@ -368,8 +368,8 @@ static int bench_rounds(struct bench_args *a, struct bench_result *r)
 	struct limit limits[ROUNDS] = {{.gb_per_s = 0}};
 	unsigned count = a->limits ? ROUNDS : 1;
 	const char *file = storage_path(a->storage);
-	/* lstat() also finds a symbolic link that points nowhere. Such a link existed before, so it
-	 * must not be removed. */
+	/* lstat() also finds a symbolic link that points nowhere. Such a link existed before the
+	 * run, so a failed run must not remove it. */
 	struct stat found;
 	bool created = file && lstat(file, &found);
 	int held, ret = 0;
@@ -422,7 +422,7 @@ static int bench_main(int argc, char **argv)
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return fail(EXIT_FAILED, "out of memory");
-	if (a.write) /* after a read there is nothing to remove */
+	if (a.write) /* to remove an incomplete file; a read creates none */
 		catch_signals();
 	if (a.cpu_load)
 		made = load_start(busy);

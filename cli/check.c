@@ -73,8 +73,8 @@ static int check_parse(int argc, char **argv, struct check_args *a)
 	return 0;
 }
 
-/* Returns the exit code. If only an unknown gate decides whether a class is met, the class
- * counts as not met. */
+/* Returns the exit code. A class of paths can depend on a gate (a requirement of a path) whose
+ * state is unknown. The class then counts as not met. */
 static int exit_code(const struct check_args *a, const struct pst_check *check)
 {
 	if (a->expects)

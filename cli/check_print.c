@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the result of `penstock check` for people, with one line for each gate. If a gate is not
- * open, a further line tells why the gate matters and the action to take. Called by check.c.
- * Colours appear only on a terminal.
+ * Prints the result of `penstock check` for people, with one line for each gate, which is a
+ * requirement of a path. If a gate is not open, a further line states why the gate matters and
+ * which action opens it. Called by check.c. Colours appear only on a terminal.
  */
 #include "check_print.h"
 
@@ -67,7 +67,8 @@ static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 {
 	static const char *const colours[] = {"", "\033[32m", "\033[31m", "\033[33m"};
 	bool paint = colours_are_wanted(f);
-	/* A gate that no path of Penstock needs gets no colour. */
+	/* A gate (requirement of a path) that no path of Penstock needs gets no colour, because its
+	 * state does not matter. */
 	bool calm = line->need == PST_NEED_NOTHING && line->state != PST_CHECK_OK;
 
 	fprintf(f, "  %s%-7s%s  %-14s ", paint && !calm ? colours[line->state] : "",

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the shell script of `penstock check --fix-script`. For each gate that is not open, the
- * script has a comment and, if a command can open the gate, that command. If only other software
- * needs the gate, the command is commented out. Called by check.c. This code only prints the
- * script; it must never run it.
+ * Prints the shell script of `penstock check --fix-script`. A gate is a requirement of a path. For
+ * each gate that is not open, the script has a comment and, if a command can open the gate, that
+ * command. If only other software needs the gate, the command is commented out. Called by check.c.
+ * This code only prints the script; it must never run it.
  */
 #include "check_script.h"
 
@@ -11,7 +11,7 @@
 
 #include "args.h"
 
-/* Returns whether the shell commands of any gate contain `word`. */
+/* Returns whether the shell commands that open any gate (a condition of a path) contain `word`. */
 static bool script_uses(const struct pst_check *check, const char *word)
 {
 	for (unsigned i = 0; i < check->line_count; i++)

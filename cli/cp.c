@@ -19,8 +19,8 @@
 
 #define BLOCK (16u << 20)
 #define BLOCKS 8
-/* number of free bytes after each block, so that a block with an unaligned end can use direct
- * paths, too */
+/* number of free bytes after each block, because direct paths transfer whole aligned units, and so
+ * write beyond the end of an unaligned block */
 #define SLACK 4096u
 
 struct cp_args {
@@ -57,8 +57,10 @@ struct copy {
 	int dir;
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
-	/* after the commit: how the parts of an object have been sent */
-	unsigned parts_rdma, parts_http, parts_device;
+	/* after the commit of an S3 object: number of its parts sent by RDMA, those of them that
+	 * the server fetched out of the memory of a GPU, the number of parts sent by HTTP, and why
+	 * the first of the latter went by HTTP */
+	unsigned parts_rdma, parts_device, parts_http;
 	char parts_why[PENSTOCK_TEXT_MAX];
 	double start, shown;
 };
@@ -195,7 +197,8 @@ static void via_open(struct copy *c)
 		copy_fail_device(c);
 		return;
 	}
-	/* If the device has too little memory, tries fewer blocks, and then shorter blocks. */
+	/* If the device has too little memory, this loop tries fewer blocks, and then shorter
+	 * blocks. */
 	while (penstock_alloc(c->dev, each * count, &mem)) {
 		if (count > 2)
 			count /= 2;
@@ -324,7 +327,8 @@ static void destination_open(struct copy *c)
 	c->in_place = is_block_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
 	if (c->a->verify && !c->in_place) {
-		/* Tests before any byte moves whether the destination can be replaced. */
+		/* This open tests whether the destination can be replaced, before any byte is
+		 * copied. */
 		if (penstock_open(c->a->dst, &opts, &c->to)) {
 			copy_fail_lib(c, EXIT_FAILED, NULL);
 			return;
@@ -416,13 +420,14 @@ static void block_done(struct copy *c, const struct penstock_done *done, uint64_
 	b->id = 0;
 	tally_add(b->writing ? &c->write : &c->read, done->report);
 	if (done->result < 0) {
-		/* After a signal, the command itself has cancelled the request. */
+		/* After a signal, the command itself cancels the requests, which is no failure of
+		 * the copy. */
 		if (!c->failed && !(stop_signal && done->result == -ECANCELED)) {
 			c->failed = true;
 			c->code = done->report->why == PENSTOCK_WHY_REQUIRE ? EXIT_REFUSED
 									    : EXIT_FAILED;
-			/* If a class is required, these two reasons also mean that no path met
-			 * the class. */
+			/* With --require, the reasons CANARY (a test read failed) and NO_ROUTE also
+			 * mean that no path met the required class. */
 			if (c->a->require > PENSTOCK_ANY &&
 			    (done->report->why == PENSTOCK_WHY_CANARY ||
 			     done->report->why == PENSTOCK_WHY_NO_ROUTE))
@@ -568,7 +573,7 @@ static void report_print(const struct copy *c, double took)
 	}
 }
 
-/* Notes how the parts of an object have been sent. */
+/* Stores how many parts of an S3 object were sent by RDMA and by HTTP, and why by HTTP. */
 static void parts_note(struct copy *c)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -659,7 +664,7 @@ static void copy_finish(struct copy *c)
 	penstock_close(c->from);
 }
 
-/* Prints the failure, and what has become of the destination. Returns the exit code. */
+/* Prints the failure, and the state in which it leaves the destination. Returns the exit code. */
 static int failure_print(struct copy *c)
 {
 	size_t n = strlen(c->text);

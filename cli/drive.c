@@ -74,7 +74,8 @@ static bool device_is_memory(const char *dir, unsigned depth)
 
 	if (depth > DEPTH_MAX || !realpath(dir, real))
 		return false;
-	/* A partition is a folder in the folder of its disk. */
+	/* In /sys, a partition's folder is inside the folder of its disk. The name of the disk is
+	 * needed. */
 	snprintf(path, sizeof(path), "%s/partition", real);
 	if (!access(path, F_OK))
 		*strrchr(real, '/') = '\0';
@@ -158,8 +159,8 @@ static bool file_is_memory(int fd, unsigned depth)
 		return number_is_memory(stat_buf.st_rdev, depth);
 	if (major(stat_buf.st_dev))
 		return number_is_memory(stat_buf.st_dev, depth);
-	/* The device number of a file system on several devices, such as btrfs, is that of no
-	 * device. */
+	/* A file system on several devices, such as btrfs, reports a device number that belongs to
+	 * no device. In that case the code uses the device in /proc/self/mountinfo. */
 	return mount_id(fd, &id) && mount_source(id, source, sizeof(source)) &&
 	       !stat(source, &stat_buf) && S_ISBLK(stat_buf.st_mode) &&
 	       number_is_memory(stat_buf.st_rdev, depth);

@@ -59,8 +59,8 @@ static const char *explained_path_name(const struct penstock_explanation *e, int
 	return index >= 0 ? e->paths[index].name : "none";
 }
 
-/* Returns whether the path with index `i` is mixed with the path e->taken, which means that both
- * would carry cached bytes of the request at the same time. */
+/* Returns whether the library would carry cached bytes of the request on the path with index `i` as
+ * well as on the path e->taken, both at the same time. */
 static bool explained_mix_used(const struct penstock_explanation *e, int i)
 {
 	return i >= 0 && i == e->mixed && e->resident > 0 && e->taken == e->warm;

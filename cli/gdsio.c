@@ -505,7 +505,7 @@ static int gdsio_main(int argc, char **argv)
 		return fail(EXIT_FAILED, "out of memory");
 	ret = gdsio_parse(argc, argv, a);
 	if (!ret) {
-		if (a->write) /* after a read there is nothing to remove */
+		if (a->write) /* to remove incomplete files; a read creates none */
 			catch_signals();
 		r = gdsio_open(a, error);
 		ret = r ? gdsio_run_passes(a, r) : fail(EXIT_FAILED, "%s", error);

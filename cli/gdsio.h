@@ -30,7 +30,7 @@ enum gdsio_xfer {
 };
 enum gdsio_memory { GDSIO_DEVICE = 0, GDSIO_PINNED = 2, GDSIO_MALLOC = 3, GDSIO_MMAP = 4 };
 
-/* The threads that work on one file or in one folder. */
+/* A job: threads that work on one file or in one folder. */
 struct gdsio_job {
 	/* `file` is "" if `dir` is set, and `dir` is "" if `file` is set */
 	char file[GDSIO_NAME_MAX], dir[GDSIO_NAME_MAX];
@@ -51,14 +51,14 @@ struct gdsio_args {
 	uint64_t size;
 	uint64_t start, io_min, io_max, io_step, seed;
 	unsigned runtime_s; /* duration of a pass; 0 to transfer every byte once */
-	/* number of transfers in each thread's batch; 0 if a single thread submits batches,
-	 * whose number of transfers is the number of -w */
+	/* number of transfers in each thread's batch (-B). If it is 0, one thread submits the
+	 * batches of a job, and a batch has as many transfers as -w says. */
 	unsigned batch;
 	bool json, quiet;
 };
 
 struct gdsio_result {
-	struct tally tally;  /* sum of the library's reports; empty if gdsio_is_plain() */
+	struct tally tally;  /* sum of the library's reports; empty without the library */
 	uint64_t bytes, ops; /* number of bytes moved, and number of transfers */
 	uint64_t size;	     /* number of bytes of all files together */
 	double latency_us;   /* sum of the latencies of all transfers */
@@ -76,7 +76,7 @@ static inline bool gdsio_is_batch(const struct gdsio_args *a)
 {
 	return a->xfer == GDSIO_BATCH || a->xfer == GDSIO_BATCH_ASYNC;
 }
-/* Returns whether each transfer is in the order of a CUDA stream. */
+/* Returns whether each transfer is submitted to a CUDA stream and runs in stream order. */
 static inline bool gdsio_is_ordered(const struct gdsio_args *a)
 {
 	return a->xfer == GDSIO_ASYNC || a->xfer == GDSIO_BATCH_ASYNC;

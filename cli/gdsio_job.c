@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses job files of `penstock gdsio`, and the kinds of values that both flags and job files
- * have. The section [global] describes the transfers. Each other section is a job: a number of
- * threads that work on a file or in a folder. The keys are the same as in job files of NVIDIA's
- * gdsio. A line is "key=value", empty, or a comment after # or ;. An unknown key, a key in the
- * wrong section, or a repeated key is an error, whose message names the line. The parser must
+ * Parses job files of `penstock gdsio`, and values, such as sizes, that command-line flags and job
+ * files have in common. The section [global] describes the transfers. Each other section is a job:
+ * a number of threads that work on a file or in a folder. The keys are the same as in job files of
+ * NVIDIA's gdsio. A line is "key=value", empty, or a comment after # or ;. An unknown key, a key in
+ * the wrong section, or a repeated key is an error, whose message names the line. The parser must
  * not allocate memory; GDSIO_FILE_MAX and GDSIO_JOBS_MAX limit its input.
  */
 #include "gdsio_job.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses job files of `penstock gdsio`, and the kinds of values that both flags and job files
- * have. */
+/* Parses job files of `penstock gdsio`, and values, such as sizes, that command-line flags and job
+ * files have in common. */
 #ifndef PENSTOCK_CLI_GDSIO_JOB_H
 #define PENSTOCK_CLI_GDSIO_JOB_H
 

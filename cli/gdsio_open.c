@@ -52,7 +52,7 @@ static int plain_check(struct gdsio_run *r, const struct gdsio_file *p, const ch
 	struct stat st;
 
 	if (stat(path, &st) || S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
-		return 0; /* open(2) later reports that the file does not exist */
+		return 0; /* if stat(2) fails, open(2) later reports why */
 	return gdsio_fail(r->error, "%s is %s", p->name,
 			  S_ISDIR(st.st_mode) ? "a directory: use -D for a directory, -f for a file"
 					      : "neither a regular file nor a block device: name "
@@ -133,11 +133,11 @@ static int file_check_new(struct gdsio_run *r, struct gdsio_file *p)
 	if (!path)
 		return 0;
 	if (lstat(path, &st)) {
-		p->created = errno == ENOENT; /* the open reports any other error */
+		p->created = errno == ENOENT; /* open(2) later reports any other error */
 		return 0;
 	}
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode) && !S_ISLNK(st.st_mode))
-		return 0; /* the open reports a name that belongs to no file */
+		return 0; /* open(2) later reports that this is no file */
 	if (r->a->overwrite || file_is_ours(r, p))
 		return 0;
 	return gdsio_fail(r->error, "%s %s: add --overwrite to write into it", p->name,
@@ -254,9 +254,9 @@ static void flow_free(struct flow *f, struct penstock_device *gpu, uint64_t io_m
 
 /* ---- opening ---- */
 
-/* Assigns to flow `f` its share of the file. `count` flows divide the file among them, and `index`
- * is the position of `f` among them. A share that is longer than one transfer is a multiple of the
- * transfer size. */
+/* Assigns to flow `f` (a sequence of transfers) its share of the file. `count` flows divide the
+ * file among them, and `index` is the position of `f` among them. A share that is longer than one
+ * transfer is a multiple of the transfer size. */
 static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, unsigned count)
 {
 	uint64_t size = f->file->size, share = size / count, io = r->a->io_max;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs one pass of `penstock gdsio` over its files. Each thread makes the transfers of its
- * flow. With -x 6 and 7 a thread submits the next transfers of several flows as a batch. The
- * latency covers only the transfers. The time of the pass also includes filling and comparing
- * buffers. Called by gdsio.c. It must never print.
+ * Runs one pass of `penstock gdsio` over its files. Each thread makes the transfers of its flow,
+ * which is a range of a file with a buffer. With -x 6 and 7 a thread submits the next transfers of
+ * several flows as a batch. The latency covers only the transfers. The time of the pass also
+ * includes filling and comparing buffers. Called by gdsio.c. It must never print.
  */
 #include "gdsio_run.h"
 
@@ -18,14 +18,15 @@
 #include "stop.h"
 #include "thread.h"
 
-/* value by which CUDA names the calling thread's default stream */
+/* CU_STREAM_PER_THREAD: the value by which CUDA names the calling thread's default stream */
 #define PER_THREAD ((void *)2)
 #define PAGE 4096u
 
 /* ---- buffers and offsets ---- */
 
-/* Fills the buffer of a flow, either with the bytes to write if -V is not given, or with bytes
- * that a read must overwrite. */
+/* Fills the buffer of a flow (the transfers of one thread or batch entry). If `random` is true,
+ * writes random bytes, for writes without -V. Otherwise writes a constant, which a later read must
+ * overwrite. */
 static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t len, char *error)
 {
 	uint64_t state = f->state, value;
@@ -40,8 +41,8 @@ static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t le
 	return gdsio_copy(r, f, true, len, error);
 }
 
-/* Sets the file offset and the length of the flow's next transfer. Returns false if the flow has
- * no more transfers. */
+/* Sets the file offset and the length of the next transfer of `f`, a sequence of transfers. Returns
+ * false if `f` has no more transfers. */
 static bool flow_next(const struct gdsio_run *r, struct flow *f)
 {
 	const struct gdsio_args *a = r->a;

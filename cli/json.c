@@ -47,7 +47,7 @@ static void write_key(struct json *j, const char *name)
 	fputs(": ", j->f);
 }
 
-/* whether an object was begun */
+/* whether json_open() was called, so that main.c prints no second object after an error */
 static bool begun;
 
 void json_open(struct json *j, FILE *f)

@@ -58,8 +58,8 @@ static const char *parse_part(const char *text, unsigned *part, unsigned *parts)
 	return *part < *parts ? text : NULL;
 }
 
-/* Parses an option of the group. If any such option is given, the process joins a group, even if
- * it is the only rank. */
+/* Parses an option of the group, whose processes (ranks) load the model together. If any such
+ * option is given, this process joins a group, even if it is the only rank. */
 static int parse_group(struct args *a, int c)
 {
 	struct penstock_group_opts *g = &a->group;
@@ -80,7 +80,8 @@ static int parse_group(struct args *a, int c)
 	return 0;
 }
 
-/* Parses "tp=R/N", "ep=R/N", or both with a comma between them. */
+/* Parses "tp=R/N" (tensor parallelism), "ep=R/N" (expert parallelism), or both with a comma between
+ * them. R is this rank, and N is the number of ranks. */
 static int parse_shard(struct args *a, const char *text)
 {
 	struct penstock_shard_opts *s = &a->shard;

@@ -30,8 +30,8 @@ static void make_folder(struct args *a, char *dir, size_t len)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	/* The address of a Unix socket has at most 107 bytes, so the folder's path must be short.
-	 */
+	/* The address of a Unix socket has at most 107 bytes, so the folder's path must be short. A
+	 * longer TMPDIR is not used. */
 	snprintf(dir, len, "%s/penstock-load-XXXXXX",
 		 tmp && *tmp == '/' && strlen(tmp) < 60 ? tmp : "/tmp");
 	a->group.dir = mkdtemp(dir);
@@ -43,7 +43,7 @@ static void remove_folder(const char *dir)
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
 	for (unsigned i = 0; fd >= 0 && i < sizeof(names) / sizeof(names[0]); i++)
-		/* The group has usually removed these files already. */
+		/* Ignores a failure, because the ranks have usually removed these files already. */
 		unlinkat(fd, names[i], 0);
 	if (fd < 0)
 		return;
@@ -72,7 +72,7 @@ static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t par
 		s->rank = (s->rank + rank) % s->ranks;
 		s->expert_rank = (s->expert_rank + rank) % s->expert_ranks;
 	}
-	/* Until the rank has joined the group, a signal ends its process. */
+	/* While penstock_group_open() waits for other ranks to join, a signal ends this process. */
 	load_catch_signals(false, false);
 	if (load_stopped)
 		raise((int)load_stopped);
@@ -152,9 +152,9 @@ static void note_death(struct ranks *r, unsigned rank, int status)
 	signal_ranks(r, SIGTERM, false);
 }
 
-/* Number of seconds after which the other ranks get SIGTERM if a rank has exited because it
- * could not join the group. They may wait for that rank in vain. Within this time the rank that
- * caused the failure can still report the failure. */
+/* Number of seconds from the exit of a rank that could not join the group to the SIGTERM to the
+ * other ranks. Without SIGTERM, these ranks may wait for the missing rank in vain. Within this
+ * time, a rank that knows the cause can report it. */
 #define GRACE_S 5
 /* Number of seconds after which a rank that still runs is killed, once another rank has failed.
  * Ranks learn of a failure through the group and exit. So a rank that still runs is stopped or

@@ -58,7 +58,7 @@ void load_note_lib_code(struct loading *l, int code)
 	load_note(l, code, "%s", text);
 }
 
-/* If the required class cannot be met, the exit code is EXIT_REFUSED. */
+/* If no path can meet the class that --require names, the exit code is EXIT_REFUSED. */
 void load_note_lib(struct loading *l)
 {
 	load_note_lib_code(l, l->a->load.require > PENSTOCK_ANY &&

@@ -34,7 +34,7 @@ struct args {
 	uint64_t ranks; /* Number of processes to fork; 0 loads in this process. */
 };
 
-/* The bytes that one device received in one process. */
+/* The result for one device in one process: number of bytes that it received, and time in s. */
 struct part {
 	char name[64];
 	uint64_t bytes;
@@ -66,7 +66,7 @@ extern volatile sig_atomic_t load_stopped;
  * the process, unless `always` is true, too. */
 void load_catch_signals(bool caught, bool always);
 
-/* Records a failure and its exit code. Only the first failure is kept. */
+/* Records a failure and its exit code. Does nothing if a failure is already recorded. */
 void load_note(struct loading *l, int code, const char *fmt, const char *what);
 /* Records a failure of the library, with its message and what to do next. */
 void load_note_lib(struct loading *l);

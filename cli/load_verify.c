@@ -94,7 +94,8 @@ static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint
 	return true;
 }
 
-/* Returns whether each row of a piece in device memory equals the bytes of that row in the file. */
+/* Returns whether each row of a piece (a part of a tensor) in device memory equals the bytes of
+ * that row in the file. */
 static bool same_piece(const struct check *c, unsigned dev, const char *base,
 		       const struct penstock_tensor *t, const struct penstock_piece *p)
 {

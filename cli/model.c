@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock model`, the planner. It computes how fast a storage path would be, and
- * what the time costs in which GPUs wait for storage. src/model has the models, which are pure
- * functions. This file parses the options; each parameter of a model is an option. It must never
- * transfer bytes.
+ * Implements `penstock model`, the planner. It computes how fast a storage path would be, and what
+ * it costs that GPUs wait for storage. src/model has the models, which are pure functions. This
+ * file parses the options; each parameter of a model is an option. It must never transfer bytes.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -241,8 +240,8 @@ static int topo_apply(struct model_args *a)
 	return 0;
 }
 
-/* Applies the preset that a->preset names. A preset of the user's table comes before a built-in
- * preset of the same name. */
+/* Applies the preset that a->preset names. If the user's table (--presets) and the built-in presets
+ * have the same name, the user's preset applies. */
 static bool preset_find(struct model_args *a)
 {
 	int found = 0;
@@ -344,8 +343,8 @@ static int compare_run(struct model_args *a)
 {
 	int ret = 0;
 
-	/* Runs the first setting last. Its details stay in the models' common memory, from which
-	 * they are printed. */
+	/* Runs the first setting last, because the models share one memory for their details. So
+	 * the details that are printed belong to the first setting. */
 	for (unsigned i = a->columns.count; !ret && i-- > 0;)
 		ret = model_run(&a->runs[i]);
 	if (ret)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints the tables of the models for `penstock model`: the list of models, the help of a model,
- * its tables as JSON, and the published figures with their verdicts. */
+ * its tables as JSON, and figures that others have published, each with the verdict whether the
+ * model yields it. */
 #include "model_about.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints the tables of the models: the list, the help, and published figures. */
+/* Prints the tables of the models: the list, the help, and figures that others have published. */
 #ifndef PENSTOCK_CLI_MODEL_ABOUT_H
 #define PENSTOCK_CLI_MODEL_ABOUT_H
 
@@ -9,8 +9,8 @@
 #include "json.h"
 #include "model.h"
 
-/* Prints the published figures of a model (NULL: of all), with the verdicts. Returns 0 or an exit
- * code. */
+/* Prints figures that others have published for a model (NULL: for all models), each with the
+ * verdict whether the model yields it. Returns 0 or an exit code. */
 int model_print_cases(const struct pst_model *m, struct pst_model_space *space, bool json);
 /* Prints all models with their summaries. */
 void model_print_list(bool json);

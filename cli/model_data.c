@@ -219,7 +219,8 @@ int model_data_read(const char *path, struct model_measures *out)
 static void config_value(void *arg, const struct model_json_value *v)
 {
 	struct model_config *c = arg;
-	/* Models with vision have the settings of the language model in text_config. */
+	/* The config.json of a model that also processes images has the settings of its language
+	 * model in text_config. */
 	const char *key = !strncmp(v->path, "text_config.", 12) ? v->path + 12 : v->path;
 	const struct {
 		const char *key;
@@ -255,7 +256,8 @@ const char *model_config_parse(char *text, size_t len, struct model_config *out,
 		return wrong;
 	*line = 1;
 	if (out->kv_heads <= 0)
-		/* without grouped heads, each attention head has its own keys and values */
+		/* a model without grouped-query attention has keys and values for each attention
+		 * head */
 		out->kv_heads = out->heads;
 	if (out->head_dim <= 0 && out->heads > 0)
 		out->head_dim = floor(out->hidden / out->heads);

@@ -17,22 +17,22 @@
 #include "fit.h"
 #include "json.h"
 
-/* Base of a fit of the model `pipeline`. The fit explains the measurements by one slow hop and a
- * fixed time for each request. The other hops get no latency and a bandwidth that no machine
- * reaches, so that they do not limit the result. */
+/* Base of a fit of the model `pipeline`. A hop is a device or link that the bytes pass. The fit
+ * explains the measurements by one slow hop and a fixed time for each request. The other hops get
+ * no latency and a bandwidth that no machine reaches, so that they do not limit the result. */
 static const struct pst_model_setting pipeline_base[] = {
 	{"drive-us", 0}, {"copy-gbps", 1e6}, {"copy-us", 0}, {"dram-gbps", 1e6},
 	{"dram-us", 0},	 {"pcie-gbps", 1e6}, {"pcie-us", 0}, {"hbm-gbps", 1e6},
 	{"hbm-us", 0},	 {"home-us", 0},     {"wake-us", 0}, {"register-gbps", 1e6},
 };
 
-/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to the base
- * above: no drive takes part, and requests overlap. */
+/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to
+ * pipeline_base: no drive takes part, and requests overlap. */
 static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"request-us", 0}};
 
 enum regime {
-	ONE_HOP,  /* one slow hop, such as a drive */
-	COPIES,	  /* path bounce, from the page cache */
+	ONE_HOP,  /* one slow device or link, such as a drive */
+	COPIES,	  /* CPU copies: path bounce, from the page cache */
 	REGISTERS /* path mapped */
 };
 
@@ -178,7 +178,7 @@ static int free_parse(struct calibration *c, const char *text)
 
 /* Returns a start value for the fixed time of a request, in us: the duration of a request in the
  * measurement with the shortest requests. From a much smaller start value, the fit would see no
- * effect of this parameter, because the slowest hop would hide it. */
+ * effect of this parameter, because the time of the slowest hop (device or link) would hide it. */
 static double request_time(const struct model_measures *data)
 {
 	const struct model_measure *least = &data->list[0];
@@ -206,11 +206,11 @@ static double start_value(const struct calibration *c, const struct pst_model_pa
 
 	for (unsigned i = 0; i < c->data->count; i++)
 		most = fmax(most, c->data->list[i].gbps);
-	if (!strcmp(p->name, "knee")) /* the default is the maximum */
+	if (!strcmp(p->name, "knee")) /* the default is the parameter's maximum, a poor start */
 		return 3;
 	if (!strcmp(p->name, "request-us"))
 		return request_time(c->data);
-	/* Path bounce reads or writes host memory four times. */
+	/* Path bounce reads or writes host memory four times for each byte. */
 	if (!strcmp(p->name, "dram-gbps") && c->regime == COPIES)
 		return 4 * most;
 	if (!strcmp(p->unit, "GB/s") && strcmp(p->name, "copy-gbps"))
@@ -226,7 +226,7 @@ static void base_set(struct calibration *c)
 
 	if (is_pipeline(c))
 		settings_set(r, pipeline_base, sizeof(pipeline_base) / sizeof(pipeline_base[0]));
-	else /* the fit needs many runs, so it uses the closed form */
+	else /* duration 0 selects a formula instead of a slow simulation */
 		r->in[pst_model_param_index(r->model, "duration-ms")] = 0;
 	if (c->regime != ONE_HOP)
 		settings_set(r, cache_base, sizeof(cache_base) / sizeof(cache_base[0]));
@@ -355,7 +355,7 @@ static int path_fit(struct calibration *c, struct model_run *r, const struct mod
 	c->fit.points = c->points;
 	c->fit.point_count = data->count;
 	c->fit.space = r->space;
-	r->space->rates_only = true; /* the fit runs the model many thousand times */
+	r->space->rates_only = true; /* skips a slow search in each of many thousand runs */
 	ret = free_parse(c, free_text);
 	if (!ret)
 		ret = points_make(c);
@@ -435,7 +435,8 @@ int model_calibrate(const struct model_run *r, const struct model_measures *data
 		else
 			fit_print_text(c, all->count > 0);
 		all->worst = fmax(all->worst, c->worst);
-		/* A path with too few measurements has no such error, which is then unknown. */
+		/* A path with too few measurements has no such error: c->worst_left_out is NAN. The
+		 * result for all paths then becomes NAN, too. */
 		if (!(c->worst_left_out <= all->worst_left_out))
 			all->worst_left_out = isnan(all->worst_left_out) ? NAN : c->worst_left_out;
 		all->count++;

@@ -10,7 +10,7 @@
 #include "cases.h"
 #include "contention.h"
 
-/* Numbers of characters: width of a column of numbers, of the names, and of the units. */
+/* Widths in characters: of a column of numbers (WIDE), of the names, and of the units. */
 #define WIDE 13
 #define NAMES 22
 #define UNITS 6

@@ -16,7 +16,7 @@ struct model_columns {
 	unsigned count;
 };
 
-/* The values of a sweep: outs[i] belongs to value number i. */
+/* The results of a sweep: outs[i] has the model's results for value number i of the parameter. */
 struct model_points {
 	struct model_sweep sweep;
 	double (*outs)[PST_MODEL_RESULTS];

@@ -18,14 +18,15 @@ struct model_run {
 	bool given[PST_MODEL_PARAMS]; /* set by an option or a preset */
 	const char *preset;	      /* name, or NULL */
 	struct pst_model_space *space;
-	const struct model_topo *topo; /* NULL: the tree follows from the parameters */
+	/* the machine, read from the file of --topo; NULL: parameters describe the machine */
+	const struct model_topo *topo;
 };
 
 struct model_sweep {
 	int param; /* -1: no sweep */
 	double from, to;
 	unsigned count;
-	bool log; /* equal ratios instead of equal steps */
+	bool log; /* whether values have equal ratios, not differences */
 };
 
 /* Parses the value of a parameter. Prints an error that begins with `option`. */
@@ -41,10 +42,11 @@ bool model_preset_apply(struct model_run *r, const char *option, const char *nam
 /* Looks a preset up in a table of the user, whose lines are "MODEL PRESET NAME=VALUE,...", and sets
  * its parameters. Returns 1 if the table has the preset, 0 if not, -1 after an error message. */
 int model_table_apply(struct model_run *r, const char *path, const char *name);
-/* Parses "NAME=VALUE,NAME=VALUE" and sets these parameters. A name may also be "preset". Prints
- * errors. */
+/* Parses "NAME=VALUE,NAME=VALUE" and sets these parameters. A name may also be "preset". After an
+ * error prints a message and returns false. */
 bool model_settings_parse(struct model_run *r, const char *option, const char *text);
-/* Parses "name=from:to:count" or "name=from:to:count:log". Prints errors. */
+/* Parses "name=from:to:count" or "name=from:to:count:log". After an error prints a message and
+ * returns false. */
 bool model_sweep_parse(const struct pst_model *m, const char *text, struct model_sweep *out);
 /* Returns value number `i` of a sweep. */
 double model_sweep_value(const struct pst_model *m, const struct model_sweep *s, unsigned i);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the output of `penstock topo --json` and builds the tree of the model `contention` from it.
- * Stream number i belongs to GPU i modulo the number of GPUs. Its other end is the memory of the
- * GPU's NUMA node, or the nearest drive or network card.
+ * Reads the output of `penstock topo --json` and builds the links of the model `contention` from
+ * it, which form a tree. A stream is a flow of bytes between a GPU and another device. Stream
+ * number i belongs to GPU i modulo the number of GPUs. Its other end is the memory of the GPU's
+ * NUMA node, or the nearest drive or network card.
  */
 #include "model_topo.h"
 
@@ -20,14 +21,14 @@
 #define CHAIN 8
 
 struct link {
-	double mts, width, gbps; /* gbps: 0 if it is unknown */
+	double mts, width, gbps; /* megatransfers/s, number of lanes, GB/s (0: unknown) */
 };
 
 struct device {
 	char kind[8];
 	int node;
 	struct link link;
-	char chain[CHAIN][20]; /* addresses of the bridges to the root, the nearest first */
+	char chain[CHAIN][20]; /* addresses of the bridges up to the root, nearest first */
 	unsigned chain_count;
 	/* indices of the bridges that are upstream ports of switches, the nearest first */
 	unsigned ups[CHAIN], up_count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the place of serve.c in builds without a gateway: says that it is missing. */
+/* Replaces serve.c in builds without the gateway: `penstock serve` prints which libraries the build
+ * needs. */
 #include "cli.h"
 
 static int serve_run(int argc, char **argv)

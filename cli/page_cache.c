@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the pages of a file in the page cache with cachestat(2), which exists from Linux 6.5 on.
- * Called by bench and by the verification of cp. It must never change the page cache.
+ * Counts a file's pages in the page cache with cachestat(2), which exists from Linux 6.5 on.
+ * `penstock bench` and the verification of `penstock cp` use the count to check whether the file's
+ * bytes come from memory or from the drive. So counting must never change the page cache.
  */
 #include "page_cache.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock plane`: parses its options, and runs the plane. Access keys of the object
- * store are never an option. The plane gets them from the same places as s3:// URLs.
+ * Implements `penstock plane`: parses its options, and runs the plane, a process that makes
+ * transfers of S3 over RDMA for other processes. Access keys of the object store are never an
+ * option. The plane gets them from the same places as s3:// URLs.
  */
 #include <ctype.h>
 #include <pwd.h>
@@ -193,7 +194,8 @@ static int plane_parse(int argc, char **argv, struct plane_args *a)
 
 static bool as_json;
 
-/* Prints where the plane listens. A program that starts the plane can wait for this line. */
+/* Prints where the plane, which is this process, listens for other processes. A program that starts
+ * the plane can wait for this line. */
 static void print_ready(const struct pl_options *options, unsigned metrics_port)
 {
 	struct json j;

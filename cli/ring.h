@@ -21,7 +21,7 @@ struct ring {
 	unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
 };
 
-/* A read or a write of a ring. */
+/* A read or a write that an io_uring makes. */
 struct ring_io {
 	int fd;
 	bool write;
@@ -36,7 +36,7 @@ struct ring_io {
 int ring_open(struct ring *r, unsigned entries);
 /* Closes the io_uring, which cancels the calls in flight. */
 void ring_close(struct ring *r);
-/* Registers the buffer of all calls that have `fixed`. Returns 0 or -errno. */
+/* Registers the buffer that contains the memory of all calls with `fixed`. Returns 0 or -errno. */
 int ring_register(const struct ring *r, void *mem, size_t len);
 /* Puts a call into the submission queue. ring_enter submits it. */
 void ring_queue(struct ring *r, const struct ring_io *io);

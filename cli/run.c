@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock run`: preloads the drop-in libcufile.so.0 for a program, then replaces
- * itself by that program with exec. So the caller sees the program's own exit status and signals.
- * Children of the program inherit the drop-in. The command fails before exec if the dynamic
- * loader would silently ignore the drop-in (because a library cannot be loaded, or the program is
- * setuid). It must never change a file.
+ * Implements `penstock run`: preloads the drop-in (Penstock's replacement of NVIDIA's
+ * libcufile.so.0) for a program, then replaces itself by that program with exec. So the caller sees
+ * the program's own exit status and signals. Children of the program inherit the drop-in. The
+ * command fails before exec if the dynamic loader would silently ignore the drop-in (because a
+ * library cannot be loaded, or the program is setuid). It must never change a file.
  */
 #include <dlfcn.h>
 #include <elf.h>
@@ -33,7 +33,7 @@ struct run_args {
 	char **program; /* NULL-terminated */
 };
 
-/* Paths of the files that belong to the drop-in. */
+/* Paths of the files that belong to the drop-in (Penstock's libcufile). */
 struct dropin {
 	char dir[PATH_MAX], library[PATH_MAX + 32], name[PATH_MAX + 32], auditor[PATH_MAX + 32];
 };
@@ -318,8 +318,8 @@ static int dropin_preload(const struct run_args *a, const struct dropin *p)
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->library, p->library);
 	if (!ret)
-		/* This library depends on libcufile.so.0, so dlsym() finds the marker through it.
-		 */
+		/* The library p->name depends on libcufile.so.0, so dlsym() finds the marker symbol
+		 * of libcufile.so.0 in it, too. */
 		ret = library_try(p->name);
 	if (!ret)
 		ret = env_append("LD_PRELOAD", p->name, p->library);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements `penstock serve`: parses the options of the gateway, and runs it or repairs its
- * folder. no_serve.c takes its place in builds without a gateway. A secret is never an option.
+ * folder. no_serve.c takes its place in builds without a gateway. No option takes a secret.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static bool parse_seconds(const char *option, uint64_t *out)
 	return true;
 }
 
-/* Takes an option with a text. Returns false if the option has none. */
+/* Handles an option whose value is stored as text. Returns false if `c` is another option. */
 static bool text_option(int c, struct gw_options *o)
 {
 	const char **texts[] = {[ROOT - ROOT] = &o->root,

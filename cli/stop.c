@@ -11,19 +11,19 @@
 
 #include "args.h"
 
-/* A signal within this number of seconds counts as a repetition of the one before. */
+/* A signal within this number of seconds after another counts as a repetition of that signal. */
 #define TWICE_S 2
 
 volatile sig_atomic_t stop_signal;
 
 static volatile sig_atomic_t stop_signal_s; /* monotonic time of the last signal, in seconds */
-static volatile sig_atomic_t aborting;	    /* the command removes incomplete output */
-static volatile sig_atomic_t abort_stop;    /* a signal came meanwhile */
+static volatile sig_atomic_t aborting;	    /* the command is removing incomplete output */
+static volatile sig_atomic_t abort_stop;    /* a signal arrived while `aborting` was set */
 
 /*
- * Records the first signal. A second signal that comes later than TWICE_S ends the process at
- * once, even if the command hangs. But if the command is removing incomplete output, the second
- * signal ends only this, so that the command can tell what remains. A signal within TWICE_S is
+ * Records the first signal. A second signal that comes later than TWICE_S ends the process at once,
+ * even if the command hangs. But if the command is removing incomplete output, the second signal
+ * ends only the removal, so that the command can print what remains. A signal within TWICE_S is
  * ignored, because timeout(1) sends each signal twice: to its child and to the child's process
  * group. A terminal does the same together with a shell that forwards the signal. Such a pair of
  * signals must not prevent the removal of incomplete output.

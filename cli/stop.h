@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Catches the signals that end a command early, so that it can first remove incomplete output. */
+/* Catches the signals that end a command early, so that the command can first remove incomplete
+ * output. */
 #ifndef PENSTOCK_CLI_STOP_H
 #define PENSTOCK_CLI_STOP_H
 

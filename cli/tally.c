@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Adds up the reports of several requests and prints the sum: the path that carried most bytes, the
- * bytes of each path, CPU copies, DRAM passes, and the reason why each unused path was not used.
- * Called by the commands that transfer bytes.
+ * bytes of each path, the copies by the CPU and the writes to host memory for each byte, and the
+ * reason why each unused path was not used. Called by the commands that transfer bytes.
  */
 #include "tally.h"
 
@@ -19,8 +19,9 @@ static bool reason_is_better(enum penstock_why why, enum penstock_why than)
 	return than == PENSTOCK_WHY_CHOSEN_OTHER && why != PENSTOCK_WHY_NONE && why != than;
 }
 
-/* Counts `bytes` of path `i` for an engine. An engine that carries more than half of the path's
- * bytes is the path's engine in the end, because its lead exceeds the bytes of all others. */
+/* Adds `bytes` that `engine` carried on path `i`, and elects the path's engine. An engine's lead
+ * grows with its own bytes and shrinks with the bytes of others. So an engine that carries more
+ * than half of the path's bytes is elected in the end. */
 static void tally_add_engine(struct tally *t, unsigned i, const char *engine, uint64_t bytes)
 {
 	if (t->engines[i] && !strcmp(t->engines[i], engine)) {
@@ -41,7 +42,7 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->dram_laid += report->dram_laid;
 	t->retries += report->retries;
 	t->chunks += report->chunks;
-	/* keeps the reason of the latest report that has one */
+	/* stores the reason of the latest report that has a reason */
 	if (report->engine_why != PENSTOCK_WHY_NONE)
 		t->engine_why = report->engine_why;
 	for (unsigned i = 0; i < report->path_count; i++) {
@@ -113,7 +114,7 @@ static double ratio(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 0;
 }
 
-/* Returns the reason why the preferred engine was not used, or "" if it was used. */
+/* Returns the reason why the preferred engine (io_uring) was not used, or "" if it was used. */
 static const char *engine_reason(const struct tally *t)
 {
 	return t->engine_why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(t->engine_why);

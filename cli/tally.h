@@ -9,7 +9,8 @@
 struct tally {
 	const char *names[PENSTOCK_PATHS_MAX];
 	uint64_t path_bytes[PENSTOCK_PATHS_MAX];
-	/* for each path, the engine that carried most of its bytes, and its lead in bytes */
+	/* for each path, the engine that tally_add() elected as the main one, and its lead in
+	 * bytes */
 	const char *engines[PENSTOCK_PATHS_MAX];
 	uint64_t engine_lead[PENSTOCK_PATHS_MAX];
 	enum penstock_why why[PENSTOCK_PATHS_MAX];
@@ -23,7 +24,7 @@ void tally_add(struct tally *t, const struct penstock_report *report);
 void tally_merge(struct tally *t, const struct tally *other);
 /* Returns the path that carried most bytes, or "none". */
 const char *tally_path(const struct tally *t);
-/* Returns the engine of that path, or "none". */
+/* Returns the main engine of the path that tally_path() returns, or "none". */
 const char *tally_engine(const struct tally *t);
 void tally_json(struct json *j, const struct tally *t);
 void tally_print(FILE *f, const char *label, const struct tally *t);

@@ -6,9 +6,9 @@
 
 #include "cli.h"
 
-/* Returns whether standard output is open for writing; prints the error if it is not. The
- * library writes to the descriptor itself. Without this check, its error message could name
- * only the descriptor's number. */
+/* Returns whether standard output is open for writing; prints the error if it is not. The library
+ * writes to the descriptor, not to stdout. Without this check, the library's error message could
+ * name only the descriptor's number. */
 static bool stdout_is_writable(void)
 {
 	if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY)

@@ -61,7 +61,7 @@ static int open_cold(const char *name, bool *from_drive)
 	/* Some kernels accept O_DIRECT for a file of tmpfs, but still copy from memory. */
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
 	if (direct < 0) {
-		*from_drive = false; /* neither way worked, so the bytes may come from memory */
+		*from_drive = false; /* the bytes may come from memory, as both ways failed */
 		return fd;
 	}
 	close(fd);
@@ -85,8 +85,8 @@ static int64_t file_read(int fd, char *buf, uint64_t len, uint64_t off)
 			break;
 		got += (uint64_t)n;
 		if (got % 4096)
-			/* the end of the file; a further read with O_DIRECT would fail, because
-			 * its offset is not aligned */
+			/* The file ends here. A further read with O_DIRECT would fail, because its
+			 * offset is not aligned. */
 			break;
 	}
 	return (int64_t)got;

@@ -7,8 +7,9 @@
     s3.put("bucket", "key", memory, 0, 1 << 20)
     s3.get("bucket", "key", memory, 0, 1 << 20)   # returns how: "shm1", "tcp1" or "http"
 
-The hook adds the token to the request before boto3 signs it. libpenstock judges the response, and
-the bytes go by HTTP if the server does not know the token. The program must not use the memory
+An event hook adds a header with a token to each request before boto3 signs it. The token describes
+the memory for the bytes. libpenstock checks from the response whether the server used RDMA. If the
+server does not support the token, the bytes go by HTTP. The program must not use the memory
 before get or put returns. PENSTOCK_LIBRARY names the library; the default is libpenstock.so.0."""
 
 import ctypes
@@ -18,7 +19,8 @@ import threading
 import botocore.client
 import botocore.exceptions
 
-# The body has no hash, because it is empty, and no checksum in a trailer, for the same reason.
+# The bytes of a request go by RDMA, so its HTTP body is empty. This configuration lets boto3
+# compute neither a hash of the body nor a checksum in a trailer.
 CONFIG = botocore.client.Config(signature_version="s3v4",
                                 request_checksum_calculation="when_required",
                                 s3={"payload_signing_enabled": False})
@@ -31,7 +33,7 @@ class Header(ctypes.Structure):
 
 
 class Sized(ctypes.Structure):
-    """A struct of the library, which begins with its size."""
+    """Base class for structs of the library whose first member is the struct's size in bytes."""
 
     def __init__(self, **members):
         super().__init__(size=ctypes.sizeof(self), **members)
@@ -73,7 +75,8 @@ class CopyArgs(Sized):
 
 
 class Memory:
-    """Memory for windows, on the host or on a GPU."""
+    """Memory, on the host or on a GPU, of which parts can be windows: a window is the range that
+    the server reads or writes by RDMA for one request."""
 
     def __init__(self, transport, length, device):
         self.transport, self.handle = transport, ctypes.c_void_p()
@@ -89,12 +92,12 @@ class Memory:
             raise OSError(self.transport.message())
 
     def write(self, off, data):
-        """Copies bytes into the memory."""
+        """Copies the bytes `data` into the memory, from offset `off` on."""
         self._copy(self.device, self.at + off, self.transport.device("host"),
                    ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
 
     def read(self, off, length):
-        """Returns bytes of the memory."""
+        """Returns `length` bytes of the memory, from offset `off` on."""
         out = ctypes.create_string_buffer(length)
         self._copy(self.transport.device("host"), ctypes.addressof(out), self.device,
                    self.at + off, length)
@@ -102,7 +105,7 @@ class Memory:
 
 
 class Transport:
-    """The client half of S3 over RDMA."""
+    """The client's side of S3 over RDMA, by the functions of libpenstock."""
 
     def __init__(self, transports=None, address=None):
         self.lib = ctypes.CDLL(os.environ.get("PENSTOCK_LIBRARY", "libpenstock.so.0"))
@@ -135,7 +138,7 @@ class Transport:
 
 
 class Window:
-    """A window for one request."""
+    """A range of a Memory that the server may read or write by RDMA for one request."""
 
     def __init__(self, memory, op, off, length):
         self.transport, self.handle = memory.transport, ctypes.c_void_p()
@@ -168,7 +171,7 @@ class Window:
 
 
 class Objects:
-    """A boto3 client whose GetObject, PutObject and UploadPart use windows."""
+    """A boto3 client whose GetObject, PutObject and UploadPart move their bytes by RDMA."""
 
     def __init__(self, client, transport):
         self.client, self.transport, self.local = client, transport, threading.local()
@@ -177,12 +180,13 @@ class Objects:
 
     def _before_call(self, params, **_):
         for name, value in (getattr(self.local, "headers", None) or {}).items():
-            # boto3 sets the other two headers itself.
+            # boto3 sets the window's other two headers itself.
             if name == "x-amz-rdma-token":
                 params["headers"][name] = value
 
     def _request(self, function, window, words):
-        """Makes a request with a window. Returns the response, also that of an error."""
+        """Makes a request with the headers of a window. Returns the response, which may report an
+        error, and the exception that boto3 raised, or None."""
         self.local.headers = window.headers()
         try:
             return function(**words), None
@@ -194,7 +198,8 @@ class Objects:
             self.local.headers = None
 
     def get(self, bucket, key, memory, off, length, first=None):
-        """Reads `length` bytes of an object, from byte `first` or from its start."""
+        """Reads `length` bytes of an object, from byte `first` or from its start, to offset `off`
+        of `memory`. Returns the transport that moved the bytes: "shm1", "tcp1" or "http"."""
         words = {"Bucket": bucket, "Key": key}
         if first is not None:
             words["Range"] = f"bytes={first}-{first + length - 1}"
@@ -219,7 +224,7 @@ class Objects:
 
     def put(self, bucket, key, memory, off, length, **more):
         """Stores `length` bytes as an object, or as a part if UploadId and PartNumber are given.
-        Returns how, and the response."""
+        Returns the transport that moved the bytes ("shm1", "tcp1" or "http"), and the response."""
         function = self.client.upload_part if "UploadId" in more else self.client.put_object
         words = {"Bucket": bucket, "Key": key, **more}
         window = Window(memory, WRITE, off, length)

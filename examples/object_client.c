@@ -28,7 +28,8 @@ struct response {
 	FILE *http;
 };
 
-/* Receives status and headers. If the connection ends before, the status stays 0. */
+/* Receives status and headers of a response. If the connection ends before them, the status stays
+ * 0. */
 static void receive(struct response *r)
 {
 	char line[1024], *colon;
@@ -104,7 +105,8 @@ static const char *move(struct penstock_object_buffer *buffer, enum penstock_op 
 		return NULL;
 	r.reply.expect = len;
 	penstock_object_judge(window, &r.reply, &verdict);
-	/* The memory may be used for a body, or for anything else, only after the release. */
+	/* Until penstock_object_release returns, the server may still access the memory by RDMA. So
+	 * this program uses the memory for a body only afterwards. */
 	if (penstock_object_release(window) < 0)
 		verdict.next = PENSTOCK_OBJECT_ERROR;
 	if (verdict.next == PENSTOCK_OBJECT_DONE)
@@ -140,7 +142,7 @@ int main(int argc, char **argv)
 	}
 	port = (int)strtol(argv[1], NULL, 10);
 	rewind(file);
-	second = (len + 4095) / 4096 * 4096; /* the second half begins at a page boundary */
+	second = (len + 4095) / 4096 * 4096; /* page boundary where the object is read back to */
 	if (penstock_object_client_open(NULL, &client) < 0 ||
 	    penstock_object_alloc(client, NULL, (size_t)(second + len), &buffer) < 0) {
 		fprintf(stderr, "object_client: %s\n", penstock_errmsg());

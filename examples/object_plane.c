@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores a file as an object, and reads the object back into other memory, through a plane: the
- * process `penstock plane` holds the keys of the object store and the network card, and this one
- * has windows only. Without a plane, the same calls work in this process, with the keys of its
- * environment.
+ * Stores a file as an object, and reads the object back into other memory, through a plane. A plane
+ * is the process `penstock plane`, which has the keys of the object store and uses the network
+ * card. This program only allocates the memory for the bytes. Without a plane (SOCKET is "-"), the
+ * same calls send the requests from this process, with the keys of its environment.
  *
  * *	object_plane SOCKET|- BUCKET FILE
  */
@@ -12,7 +12,8 @@
 
 #include <penstock_object.h>
 
-/* Moves `len` bytes between the buffer and the object "example". Prints how. Returns 0 or -1. */
+/* Moves `len` bytes between the buffer and the object "example". Prints the transport that moved
+ * them. Returns 0 or -1. */
 static int move(struct penstock_object_client *client, struct penstock_object_buffer *buffer,
 		enum penstock_op op, uint64_t off, size_t len, const char *bucket)
 {
@@ -35,7 +36,7 @@ static int move(struct penstock_object_client *client, struct penstock_object_bu
 		fprintf(stderr, "object_plane: %s\n", end.text);
 	else
 		ret = 0;
-	/* Only after the release may the memory be used for anything else. */
+	/* Until penstock_object_release returns, the memory must not be used for anything else. */
 	if (penstock_object_release(window) < 0)
 		ret = -1;
 	if (!ret)
@@ -60,7 +61,7 @@ int main(int argc, char **argv)
 	}
 	rewind(file);
 	len = (size_t)end;
-	second = (len + 4095) / 4096 * 4096; /* the second half begins with a page */
+	second = (len + 4095) / 4096 * 4096; /* page boundary where the object is read back to */
 	opts.plane = strcmp(argv[1], "-") ? argv[1] : NULL;
 	if (penstock_object_client_open(&opts, &client) < 0 ||
 	    penstock_object_alloc(client, NULL, second + len, &buffer) < 0) {

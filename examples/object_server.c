@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Embeds the server half of S3 over RDMA in a small HTTP server. It stores one object, in memory.
- * With a token, the object's bytes move between this memory and the client's window. Without one,
- * they are the body of the request or the response. A real server also checks the signature of the
- * request, which must cover x-amz-rdma-token.
+ * If a request has a token, which names memory of the client (a window), the object's bytes move by
+ * RDMA between this memory and the window. Otherwise they are the body of the request or the
+ * response. A real server also checks the signature of the request, which must cover
+ * x-amz-rdma-token.
  *
  * *	object_server REQUESTS [plain|SOCKET]
  *
  * Prints the port that it listens on, serves this number of requests, and exits. With "plain", it
- * ignores tokens, as a server does that knows nothing of RDMA. With the path of a plane's socket,
+ * ignores tokens, like a server that does not support RDMA. With the path of a plane's socket,
  * the process `penstock plane` moves the bytes, and holds the network card.
  */
 #include <arpa/inet.h>
@@ -72,7 +73,8 @@ static void move_object(struct penstock_object_server *server, const char *token
 	penstock_object_remote_get_info(remote, &window);
 	if (answer->op == PENSTOCK_WRITE)
 		seg.len = window.length;
-	/* If the bytes do not fit, no move starts, and answer->outcome stays "declined". */
+	/* If the bytes do not fit into the object's memory, no transfer starts, and answer->outcome
+	 * stays "declined". */
 	if (seg.len <= OBJECT_MAX && penstock_object_move(remote, answer->op, 0, &seg, 1, 0) == 0 &&
 	    penstock_object_wait(server, &done, 1, -1) == 1) {
 		answer->outcome = done.result < 0 ? PENSTOCK_OBJECT_FAILED : PENSTOCK_OBJECT_MOVED;
@@ -127,7 +129,8 @@ int main(int argc, char **argv)
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	plain = argc > 2 && !strcmp(argv[2], "plain");
 	opts.plane = argc > 2 && !plain ? argv[2] : NULL;
-	/* A plane can move only memory that the library has allocated. */
+	/* The library allocates the object's memory, because a plane (another process) can access
+	 * only such memory. */
 	if (argc < 2 || penstock_object_server_open(&opts, &server) < 0 ||
 	    penstock_object_server_alloc(server, NULL, OBJECT_MAX, &object) < 0) {
 		fprintf(stderr, "object_server: %s\n",

@@ -15,7 +15,8 @@
 
 struct gw_access_log {
 	char *path;
-	pthread_rwlock_t lock; /* held for writing while `fd` changes */
+	/* a thread that writes a line holds it for reading; `fd` changes under the write lock */
+	pthread_rwlock_t lock;
 	int fd;
 };
 
@@ -50,7 +51,7 @@ void gw_access_log_reopen(struct gw_access_log *log)
 	int fd = log ? log_file_open(log->path) : -1;
 
 	if (fd < 0)
-		return; /* keeps the old file, which can still be written */
+		return; /* the log file cannot be opened again, so keep writing to the old one */
 	pthread_rwlock_wrlock(&log->lock);
 	close(log->fd);
 	log->fd = fd;
@@ -73,7 +74,8 @@ static void put_number(struct pst_text *out, const char *name, uint64_t value)
 	pst_text_put_number(out, value);
 }
 
-/* Appends a member whose value is bytes from the network: bytes that are not ASCII are encoded. */
+/* Appends a JSON member whose value is bytes that a client sent. Percent-encodes spaces, control
+ * characters and bytes that are not ASCII. */
 static void put_bytes(struct pst_text *out, const char *name, const char *bytes, size_t len)
 {
 	struct pst_text text = {0};
@@ -87,8 +89,8 @@ static void put_bytes(struct pst_text *out, const char *name, const char *bytes,
 	free(text.at);
 }
 
-/* Appends the parameters of the query, except those that can belong to a signature of any
- * version. */
+/* Appends the request's query, but only the parameters that `names` lists. The list has no
+ * parameter of a signature, because a signature must not be logged. */
 static void put_query(struct pst_text *out, const char *query)
 {
 	static const char *const names[] = {"acl",
@@ -171,7 +173,8 @@ void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, 
 	put_bytes(&line, "agent", agent ? agent : "", agent ? strnlen(agent, 200) : 0);
 	pst_text_put_str(&line, "}\n");
 	pthread_rwlock_rdlock(&log->lock);
-	/* If a line is lost, for example because the disk is full, the request must not fail. */
+	/* A line may be lost, for example because the disk is full. The request must not fail for
+	 * this reason, so ignore the error. */
 	if (!line.failed && write(log->fd, line.at, line.len) < 0)
 		(void)errno;
 	pthread_rwlock_unlock(&log->lock);

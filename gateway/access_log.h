@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The access log: a JSON object for each request, on a line of its own. Called by serve.c. It must
- * never contain a secret, a signature or a session token. So a line has no headers, and only those
- * parameters of the query that access_log.c lists.
+ * The access log: a JSON object for each request, on a line of its own. Called by serve.c and
+ * front.c. It must never contain a secret, a signature or a session token. So a line has no
+ * headers, and only those parameters of the query that access_log.c lists.
  */
 #ifndef GW_ACCESS_LOG_H
 #define GW_ACCESS_LOG_H
@@ -14,11 +14,11 @@
 
 struct gw_access_log;
 
-/* Opens a log; "-" is standard output. Returns NULL with a text in `why`. */
+/* Opens a log; "-" is standard output. On an error, returns NULL and writes a message to `why`. */
 struct gw_access_log *gw_access_log_open(const char *path, char *why, size_t why_len);
-/* Opens the file again, after another program has renamed it. */
+/* Opens the log file again by its name, after another program such as logrotate has renamed it. */
 void gw_access_log_reopen(struct gw_access_log *log);
-/* Writes a line. NULL is allowed. */
+/* Writes the line of one request. If `log` is NULL, does nothing. */
 void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, const char *op,
 		       uint64_t duration_ns, bool complete);
 void gw_access_log_close(struct gw_access_log *log);

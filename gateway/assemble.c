@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the assembly of parts, see assemble.h. */
+/* Implements gw_assemble, which makes an object out of the parts of a multipart upload. */
 #include "assemble.h"
 
 #include <errno.h>
@@ -15,25 +15,28 @@
 #include "sums.h"
 
 #define PART_MIN (5u << 20) /* minimum length in bytes of each part except the last */
-/* maximum length of the text with the parts' lengths, and of the text with their checksums */
+/* Maximum length in bytes of the metadata `parts` (the parts' lengths) and `sums` (the parts'
+ * checksums). A longer list is not stored. */
 #define PART_LIST_MAX 4000
 
-/* An assembly in progress. */
+/* State of one CompleteMultipartUpload request while gw_assemble handles it. */
 struct work {
 	struct gw_request *req;
 	struct gw_upload *upload;
-	/* MD5 of the parts' MD5 digests; NULL if a part has no digest */
+	/* hashes the parts' MD5 digests for the object's ETag; NULL if a part has no digest */
 	struct pst_hash *md5;
-	/* hash of the parts' checksums; NULL if the object has no such checksum */
+	/* hashes the parts' checksums; NULL unless the object gets a checksum of type COMPOSITE */
 	struct pst_hash *sum;
 	enum pst_hash_kind sum_kind;
-	bool full; /* whether the checksum is that of the whole object */
+	/* checksum of the object's bytes (FULL_OBJECT), not of the parts' checksums (COMPOSITE) */
+	bool full;
 	uint64_t crc, at;
 	struct gw_partlist_writer lens;
 	struct pst_text sums; /* checksums of the parts, separated by commas */
 };
 
-/* Adds a part's checksum to the object's. Returns false if the part has none. */
+/* Combines the checksum of a part into that of the object. Returns false if the part has no valid
+ * checksum. */
 static bool sum_add(struct work *w, const char *sum, uint64_t len)
 {
 	unsigned char bytes[PST_HASH_MAX];
@@ -55,7 +58,8 @@ static bool sum_add(struct work *w, const char *sum, uint64_t len)
 	return true;
 }
 
-/* Checks a part against the request. On an error, fills the reply and returns false. */
+/* Compares a stored part with the ETag and checksum that the request states for it, and checks its
+ * length. On an error, fills the reply and returns false. */
 static bool part_check(struct work *w, const struct gw_assembly_part *want,
 		       const struct gw_object *part, bool last)
 {
@@ -83,8 +87,8 @@ static bool part_check(struct work *w, const struct gw_assembly_part *want,
 	return true;
 }
 
-/* Copies all parts into the draft. Returns false after it has filled the reply or has set `gone`.
- */
+/* Copies all parts into the draft, the file that becomes the object. Returns false after it has
+ * filled the reply with an error, or after it has set `gone`. */
 static bool parts_copy(struct work *w, struct gw_assembly *a)
 {
 	struct gw_draft *draft = &w->req->body.draft;
@@ -142,7 +146,8 @@ static bool sum_finish(struct work *w, struct gw_assembly *a)
 	return true;
 }
 
-/* Collects the object's metadata. On an error, fills the reply and returns false. */
+/* Collects the new object's metadata in `a->meta`. On an error, fills the reply and returns
+ * false. */
 static bool meta_finish(struct work *w, const char *id, struct gw_assembly *a)
 {
 	unsigned char digest[PST_HASH_MAX];
@@ -169,7 +174,8 @@ static bool meta_finish(struct work *w, const char *id, struct gw_assembly *a)
 	return w->sum_kind == PST_HASH_KINDS || sum_finish(w, a);
 }
 
-/* Opens the hashes that the upload wants. */
+/* Opens the hashes for the ETag and for the checksum that the client chose when it created the
+ * upload. On an error, fills the reply and returns false. */
 static bool work_open(struct work *w)
 {
 	const char *algorithm = gw_meta_get(&w->upload->meta, "x-amz-checksum-algorithm");
@@ -207,8 +213,8 @@ bool gw_assemble(struct gw_request *req, struct gw_upload *upload, const char *i
 		ret = gw_draft_finish(store, draft, &a->meta);
 		ok = !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
 	}
-	/* The object may have been replaced during the copy, and another request may have completed
-	 * or aborted the upload. */
+	/* During the copy, another request may have replaced the object, or completed or aborted
+	 * the upload. So check both before the new object is published. */
 	a->gone = a->gone || (ok && !gw_upload_exists(upload));
 	ok = ok && !a->gone && gw_condition_store(req, &exclusive);
 	if (ok) {

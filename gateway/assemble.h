@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Assembles the parts of an upload into an object. Called by op_multipart.c. The object gets its
- * name only when it is complete, so a crash leaves the parts unchanged.
+ * Assembles the parts of a multipart upload into an object. Called by op_multipart.c. The object
+ * gets its name only when it is complete, so a crash before that leaves the parts unchanged.
  */
 #ifndef GW_ASSEMBLE_H
 #define GW_ASSEMBLE_H
@@ -9,7 +9,7 @@
 #include "request.h"
 #include "upload.h"
 
-/* A part as the request lists it. */
+/* A part as the CompleteMultipartUpload request lists it. */
 struct gw_assembly_part {
 	unsigned number;
 	char etag[GW_ETAG_MAX];
@@ -22,7 +22,8 @@ struct gw_assembly {
 	unsigned count;
 	char etag[GW_ETAG_MAX]; /* ETag of the new object */
 	struct gw_meta meta;	/* metadata of the new object */
-	/* another request has completed or aborted the upload; the reply is not filled */
+	/* gw_assemble has failed because another request has completed or aborted the upload; the
+	 * caller must fill the reply */
 	bool gone;
 };
 

@@ -8,8 +8,8 @@
 
 #include "route.h"
 
-/* Returns whether a header on which the gateway acts occurs twice. A proxy or server on the way
- * could have acted on the other value. */
+/* Returns whether a header on which the gateway acts occurs twice. Such a request is refused,
+ * because a proxy on the way could have acted on the other value. */
 static bool has_double_header(const struct gw_request *req)
 {
 	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
@@ -36,8 +36,8 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 
 	if (error == GW_AuthorizationHeaderMalformed && gw_param_find(req, "X-Amz-Algorithm"))
 		error = GW_AuthorizationQueryParametersError;
-	/* Some clients, such as s3cmd, then sign the request again, for the region that the element
-	 * Region of the error names. */
+	/* The hint becomes the element Region of the error. Some clients, such as s3cmd, then sign
+	 * the request again for this region. */
 	if (result == PST_SIGV4_WRONG_REGION)
 		req->hint = req->server->region;
 	if (result == PST_SIGV4_WRONG_REGION)
@@ -52,7 +52,7 @@ static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
 	return false;
 }
 
-/* Checks the signature. */
+/* Checks the request's signature. On an error, fills the reply and returns false. */
 static bool signature_check(struct gw_request *req)
 {
 	const char *payload = gw_header(req, "x-amz-content-sha256");

@@ -8,10 +8,11 @@
 
 #include "request.h"
 
-/* Returns true and sets the request's identity, or returns false after it has filled the reply. */
+/* Checks the signature of a request and the rights of its access key. Returns true and sets the
+ * request's `identity`, or returns false after it has filled the reply with an error. */
 bool gw_auth(struct gw_request *req);
 /* Checks the rights of the request's access key for bucket and operation. Returns false after it
- * has filled the reply. gw_auth does so, too. */
+ * has filled the reply. gw_auth calls this function, too. */
 bool gw_auth_rights(struct gw_request *req);
 /* Returns whether the request's access key may read a bucket. Used for the source of a copy. */
 bool gw_auth_may_read(const struct gw_request *req, const char *bucket);

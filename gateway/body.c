@@ -22,8 +22,8 @@ static bool is_base64_of(const char *text, size_t len)
 	       pst_base64_parse(text, strlen(text), bytes, sizeof(bytes)) == (long)len;
 }
 
-/* Finds the checksum of the body: its value in a header, or the announcement that a trailer will
- * have it. */
+/* Reads from the headers which checksum the body must have. One header states its value, or the
+ * header x-amz-trailer announces that the value follows the body. */
 static bool sum_begin(struct gw_request *req)
 {
 	static const char prefix[] = "x-amz-checksum-";
@@ -31,7 +31,8 @@ static bool sum_begin(struct gw_request *req)
 	const char *wanted = gw_header(req, "x-amz-sdk-checksum-algorithm");
 	struct gw_body *body = &req->body;
 
-	/* In CompleteMultipartUpload, the checksum is that of the object. */
+	/* In CompleteMultipartUpload, the header has the checksum of the new object. It is not the
+	 * checksum of this body, which is a list of parts. gw_assemble checks it. */
 	if (!strcmp(req->http->method, "POST") && gw_param_find(req, "uploadId"))
 		return true;
 	for (unsigned i = 0; i < req->http->header_count; i++) {
@@ -94,14 +95,16 @@ static bool digests_begin(struct gw_request *req)
 	 * have to read all its bytes. */
 	if (md5 || (body->kind == GW_BODY_FILE && req->server->md5 && !req->remote)) {
 		body->md5_hash = pst_hash_open(PST_HASH_MD5);
-		/* If MD5 is not available, as in FIPS mode, the ETag is opaque. */
+		/* Without MD5, as in FIPS mode, the ETag is opaque. But a header Content-MD5 cannot
+		 * be checked then. */
 		if (!body->md5_hash && md5)
 			return gw_fail(req, GW_NotImplemented, "MD5 is not available.") == 0;
 	}
 	return true;
 }
 
-/* Finds out how the body is encoded. */
+/* Reads from x-amz-content-sha256 whether the body has the encoding aws-chunked, or which SHA-256
+ * digest it must have. On an error, fills the reply and returns false. */
 static bool payload_begin(struct gw_request *req)
 {
 	const char *payload = gw_header(req, "x-amz-content-sha256");
@@ -136,7 +139,8 @@ static bool length_parse(const char *text, uint64_t *out)
 	return true;
 }
 
-/* Finds the length that the decoded body must have. */
+/* Reads from the headers which length the decoded body must have. On an error, fills the reply and
+ * returns false. */
 static bool length_begin(struct gw_request *req)
 {
 	const char *length = gw_header(req, "content-length");
@@ -177,8 +181,8 @@ bool gw_body_begin(struct gw_request *req, enum gw_body_kind kind)
 	return !ret || gw_fail_errno(req, ret, GW_InternalError) == 0;
 }
 
-/* Appends bytes of a body that is kept in memory. Returns 0, or -1 after it has filled the reply
- * with an error. */
+/* Appends bytes to a body of the kind GW_BODY_TEXT, which stays in memory. Returns 0, or -1 after
+ * it has filled the reply with an error. */
 static int text_put(struct gw_request *req, const char *bytes, size_t len)
 {
 	struct gw_body *body = &req->body;
@@ -205,8 +209,8 @@ void gw_body_note(struct gw_request *req, const char *bytes, size_t len)
 	body->got += len;
 }
 
-/* Handles bytes of the decoded body. Returns 0, or -EPIPE after it has filled the reply with an
- * error. */
+/* Hashes a piece of the decoded body, and stores it in the place for the body's kind. Returns 0, or
+ * -EPIPE after it has filled the reply with an error. */
 static int decoded_put(void *user, const char *bytes, size_t len)
 {
 	struct gw_request *req = user;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The body of a request: decodes aws-chunked, checks lengths, hashes and checksums, and puts the
- * bytes into a draft, a text or the stream to the upstream. Called by front.c. Only bytes that have
- * passed all checks may be published: the operation runs after gw_body_end().
+ * The body of a request: decodes aws-chunked, and checks lengths, hashes and checksums. It puts the
+ * bytes into a draft (a file that is not published yet), a text in memory or the stream to the
+ * upstream server. Called by front.c. Only bytes that have passed all checks may be published: the
+ * operation runs after gw_body_end().
  */
 #ifndef GW_BODY_H
 #define GW_BODY_H
@@ -14,11 +15,11 @@
 #include "s3/hash.h"
 #include "store.h"
 
-/* Maximum length of a body that is kept in memory: of a list of keys or parts, and of any other
- * document. */
+/* Maximum length in bytes of a request's body that stays in memory: LIST for a list of keys or
+ * parts, TEXT for any other document. */
 #define GW_BODY_LIST_MAX (4u << 20)
 #define GW_BODY_TEXT_MAX (64u << 10)
-/* maximum number of bytes of all such bodies together */
+/* maximum total length in bytes of all bodies that are in memory at a time */
 #define GW_BODY_ALL_MAX (64u << 20)
 
 struct gw_request;
@@ -33,11 +34,11 @@ struct gw_body {
 	uint64_t want, got;    /* length of the decoded body: expected, received */
 	uint64_t max;	       /* maximum length of the decoded body */
 	bool want_known;
-	char md5[33]; /* hex digits; "" if it was not computed */
+	char md5[33]; /* MD5 digest of the body in hex digits; "" if it was not computed */
 	/* The checksum, in base64, and its kind; PST_HASH_KINDS if there is none. */
 	enum pst_hash_kind sum_kind;
 	char sum[48];
-	/* Checksum to compute if the request has none; PST_HASH_KINDS for none. */
+	/* Kind of the checksum to compute if the request has none; PST_HASH_KINDS: none. */
 	enum pst_hash_kind sum_default;
 	/* used by body.c only */
 	struct pst_hash *sha256_hash, *md5_hash, *sum_hash;
@@ -59,7 +60,8 @@ bool gw_body_put(struct gw_request *req, const char *bytes, size_t len);
 /* Handles a piece of a body that came by RDMA and is already in its file: only hashes and counts
  * it. */
 void gw_body_note(struct gw_request *req, const char *bytes, size_t len);
-/* Checks the body as a whole. On an error, fills the reply and returns false. */
+/* Called at the end of the body: checks its length, hashes and checksums. On an error, fills the
+ * reply and returns false. */
 bool gw_body_end(struct gw_request *req);
 void gw_body_close(struct gw_request *req);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Conditional requests: If-Match, If-None-Match, If-Modified-Since and If-Unmodified-Since, and the
- * same on the source of a copy (RFC 9110, section 13, and the Amazon S3 API Reference). Called by
- * the operations.
+ * same conditions on the source of a copy (RFC 9110, section 13, and the Amazon S3 API Reference).
+ * Called by the operations and by assemble.c.
  */
 #ifndef GW_CONDITION_H
 #define GW_CONDITION_H

@@ -75,7 +75,8 @@ enum gw_error { GW_ERRORS(GW_ERROR_ENUM) GW_ERROR_COUNT };
 const char *gw_error_code(enum gw_error error);
 unsigned gw_error_status(enum gw_error error);
 const char *gw_error_text(enum gw_error error);
-/* Returns the error with a code; InternalError if there is none. */
+/* Returns the error with an S3 code such as "NoSuchKey"; InternalError if no error has this
+ * code. */
 enum gw_error gw_error_find(const char *code);
 
 #endif

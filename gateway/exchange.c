@@ -18,8 +18,8 @@
 
 #define CONNECT_MS 5000
 #define CONNECT_TRIES 3
-/* A connection that has been idle for longer is not used again. Most servers close idle connections
- * after more than 5 s, so the upstream has probably not closed it at this time. */
+/* A connection that has been idle for longer than this time in ns is not used again. Most servers
+ * close idle connections after more than 5 s, so the upstream has probably not closed it before. */
 #define IDLE_NS 4000000000u
 #define INTERIM_MAX 8 /* maximum number of interim replies (1xx) */
 
@@ -32,7 +32,7 @@ struct gw_link {
 	size_t len;
 };
 
-/* An exchange in progress. */
+/* State of one exchange: a request to the upstream and its reply. */
 struct exchange {
 	struct gw_links *links;
 	struct gw_stream *stream;
@@ -41,7 +41,7 @@ struct exchange {
 	/* number of attempts to connect; index of the address that the next attempt uses */
 	unsigned tries, address;
 	bool reused; /* the connection has carried a request before */
-	/* bytes that were moved from the window to the start of the ring */
+	/* number of bytes that window_stage has put at the start of the stream's ring buffer */
 	size_t staged;
 };
 
@@ -265,7 +265,8 @@ static ssize_t link_read(struct exchange *x, char *bytes, size_t len)
 
 /* ---- the request ---- */
 
-/* Sends a body that is longer than the ring. Bytes that are sent leave the ring. */
+/* Sends a body that is longer than the stream's ring buffer. The body passes through the ring piece
+ * by piece, and bytes that are sent leave the ring. */
 static int body_send(struct exchange *x)
 {
 	const char *bytes;
@@ -281,8 +282,9 @@ static int body_send(struct exchange *x)
 	return (int)n;
 }
 
-/* Moves the next bytes of a body from the client's window to the start of the ring. With the last
- * bytes, also checks the whole body. Stores the error and returns false if one of the two fails. */
+/* Reads the next bytes of a body from the client's window (memory of the client, read by RDMA) to
+ * the start of the ring. With the last bytes, also checks the whole body. If a step fails, sets the
+ * window's `error` and returns false. */
 static bool window_stage(struct exchange *x, uint64_t at)
 {
 	struct gw_window *window = x->request->window;
@@ -299,7 +301,8 @@ static bool window_stage(struct exchange *x, uint64_t at)
 	return !window->error;
 }
 
-/* Sends a body that the client's window has. Its first bytes are in the ring already. */
+/* Sends a body that the gateway reads by RDMA from the client's window. window_stage has already
+ * put the first bytes into the ring. */
 static int window_send(struct exchange *x)
 {
 	uint64_t at = 0;
@@ -315,8 +318,8 @@ static int window_send(struct exchange *x)
 	}
 }
 
-/* Sends the head and the body of the request. A body that fits in the ring stays there, so that the
- * request can be repeated. */
+/* Sends the head and the body of the request. A body that fits in the stream's ring buffer stays
+ * there, so that the request can be repeated. */
 static int request_send(struct exchange *x)
 {
 	const struct gw_exchange_request *request = x->request;
@@ -441,8 +444,8 @@ static ssize_t body_read(struct exchange *x, char *bytes, size_t len)
 	return (ssize_t)len;
 }
 
-/* Passes on the last `left` bytes of a body whose length is known, or the rest of a body that ends
- * with the connection. */
+/* Passes the last `left` bytes of a body to the client. If the length of the body is not known,
+ * passes all bytes until the upstream closes the connection. */
 static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint64_t left)
 {
 	while (left) {
@@ -459,10 +462,11 @@ static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint
 	return 0;
 }
 
-/* Moves a reply's body of *left bytes into the client's window, piece by piece through the ring. If
- * the first move fails, its bytes stay in the ring, and the client gets the body by HTTP. `left`
- * receives the number of bytes that have not been read. Returns 0, -EAGAIN if a later move has
- * failed, so that the request must be repeated, or -EPIPE. */
+/* Writes a reply's body of *left bytes into the client's window (memory of the client, written by
+ * RDMA), piece by piece through the ring. If the first write fails, its bytes stay in the ring, and
+ * the client gets the body by HTTP. `left` receives the number of bytes that have not been read.
+ * Returns 0, or -EPIPE, or -EAGAIN if a later write has failed, so that the request must be
+ * repeated. */
 static int window_fill(struct exchange *x, uint64_t *left)
 {
 	const uint64_t length = *left;
@@ -486,8 +490,9 @@ static int window_fill(struct exchange *x, uint64_t *left)
 		if (moved < 0) {
 			window->error = (int)moved;
 			if (at) {
-				/* -EPIPE says that the move has failed; the window was not
-				 * declined */
+				/* A part of the body is in the window already. So report a failed
+				 * transfer (-EPIPE), and not that the gateway has declined the
+				 * window. */
 				window->error = -EPIPE;
 				return -EAGAIN;
 			}
@@ -503,13 +508,14 @@ static int window_fill(struct exchange *x, uint64_t *left)
 	return 0;
 }
 
-/* Returns whether the reply's body shall be moved into the client's window. */
+/* Returns whether the reply's body shall be written into the client's window by RDMA. */
 static bool window_takes(struct gw_window *window, const struct pst_http_head *head)
 {
 	if (!window || window->reads || window->error ||
 	    (head->status != 200 && head->status != 206))
 		return false;
-	/* The length of the body is not known, or the window is too short for it. */
+	/* If the length of the body is not known, or the window is too short, the client gets the
+	 * body by HTTP. */
 	if (head->chunked || !head->has_length || head->length > window->length)
 		window->error = -ERANGE;
 	return !window->error;
@@ -580,8 +586,8 @@ static bool reply_pass(struct exchange *x, const struct pst_http_head *head, boo
 		if (x->request->window->complete)
 			s->length = 0;
 	}
-	/* If the whole reply has arrived, release the connection before the client learns of the
-	 * reply. The client's next request can then use it. */
+	/* If the whole reply has arrived, release the connection to the upstream before the client
+	 * gets the reply. The client's next request can then use this connection. */
 	arrived = no_body || (s->has_length && left <= x->link->len);
 	if (!arrived)
 		gw_stream_reply(s, GW_STREAM_NONE);
@@ -643,14 +649,14 @@ void gw_exchange(struct gw_links *links, struct gw_stream *stream,
 {
 	struct exchange x = {.links = links, .stream = stream, .request = request};
 
-	/* Send nothing to the upstream before the first bytes of the window have been read: the
-	 * token may be invalid. */
+	/* Send nothing to the upstream before the first bytes have been read from the client's
+	 * window. This read fails if the RDMA token in the request is invalid. */
 	if (request->window && request->window->reads && !window_stage(&x, 0)) {
 		exchange_fail(&x, GW_STREAM_NO_BODY);
 		return;
 	}
-	/* This loop runs at most twice. If a move to the window has failed, the second run passes
-	 * the reply's body through the ring to the client. */
+	/* This loop runs at most twice. If a write to the client's window has failed, the second
+	 * run repeats the request and passes the reply's body to the client by HTTP. */
 	while (!exchange_run(&x))
 		;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One request to the upstream and its reply, on a thread that may block: connects, sends the head
- * and the body out of a stream, and puts the reply into the stream. Instead of one of the two
- * bodies, a window of the client's memory (rdma.h) can be read or written; its bytes then pass
- * through the memory of the stream. Connections stay open between requests. Called by upstream.c.
- * Every wait has a limit, and a cancelled stream ends it.
+ * One request to the upstream (the S3 server behind this gateway) and its reply, on a thread that
+ * may block. An exchange connects, sends the head and the body from a gw_stream, and puts the reply
+ * into the same gw_stream. In place of one of the two bodies, it can read or write a window of the
+ * client's memory (rdma.h) through the memory of the stream. Connections stay open between
+ * requests. Called by upstream.c. Every wait has a time limit, and ends when the stream is
+ * cancelled.
  */
 #ifndef GW_EXCHANGE_H
 #define GW_EXCHANGE_H
@@ -33,22 +34,24 @@ struct gw_links {
 
 struct gw_links *gw_links_open(struct pst_http_endpoint *endpoint, unsigned timeout_s,
 			       struct gw_metrics *metrics);
-/* Closes the idle connections. No exchange is in progress. NULL is allowed. */
+/* Closes the idle connections. Must not be called during an exchange. NULL is allowed. */
 void gw_links_close(struct gw_links *links);
 
-/* A window of the client's memory, which is read or written instead of one of the two bodies. The
- * exchange calls its functions on its own thread, before it publishes the reply; they may block. */
+/* A window is memory of the client that the gateway reads or writes by RDMA, in place of the HTTP
+ * body of the request or of the reply. The exchange calls `move` and `check` on its own thread,
+ * before it publishes the reply; they may block. */
 struct gw_window {
 	/* true: the window has the request's body; false: it receives the reply's body */
 	bool reads;
 	uint64_t length;
-	/* Moves bytes between the window and memory. Returns their number or a negative errno. */
+	/* Copies `len` bytes between the window's offset `at` and `bytes`. Returns their number or
+	 * a negative errno. */
 	int64_t (*move)(void *owner, uint64_t at, char *bytes, size_t len);
 	/* Called when the last bytes of the request's body have been read from the window, and
 	 * before they are sent. Returns whether the body's length and digests are right. */
 	bool (*check)(void *owner);
 	void *owner;
-	/* Set by the exchange. */
+	/* The exchange sets the members that follow. */
 	bool complete;	/* the whole body of the reply is in the window */
 	uint64_t moved; /* number of bytes of the reply in the window */
 	int error;	/* negative errno of the move that failed, or 0 */
@@ -62,7 +65,8 @@ struct gw_exchange_request {
 	struct gw_window *window; /* NULL: both bodies are in the stream */
 };
 
-/* Runs an exchange to its end. */
+/* Sends the request to the upstream and puts the reply into the stream. Returns when the exchange
+ * has ended. */
 void gw_exchange(struct gw_links *links, struct gw_stream *stream,
 		 const struct gw_exchange_request *request);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the folders of keys, see folder.h. */
+/* Implements the folders that keys with slashes need, see folder.h. */
 #include "folder.h"
 
 #include <errno.h>
@@ -19,10 +19,11 @@
 #include "common/dir.h"
 #include "keypath.h"
 
-/* Maximum age of a folder whose entry may not be on the drive: the gateway or program that made the
- * folder may have stopped before it synced the parent. */
+/* Age in seconds below which a folder's entry in its parent may not be on the drive yet. The
+ * gateway or program that made the folder may have stopped before it synced the parent. */
 #define YOUNG_S 600
-/* Maximum depth of the folders of a key: each has at least one byte of the key. */
+/* Maximum depth of the nested folders of one key: each folder's name stands for at least one byte
+ * of the key. */
 #define DEPTH_MAX (GW_KEY_MAX + 8)
 
 int gw_open_beneath(int dir, const char *path, int flags)
@@ -48,7 +49,8 @@ void gw_unique_name(char out[64])
 {
 	unsigned char random[16];
 
-	/* getrandom() does not fail for up to 256 bytes once the generator is ready. */
+	/* If a signal interrupts getrandom(), try again. It has no other error for up to 256
+	 * bytes. */
 	while (getrandom(random, sizeof(random), 0) != sizeof(random))
 		;
 	pst_hex(random, sizeof(random), out);
@@ -66,8 +68,9 @@ int gw_folder_settle(int dir, int tmp)
 	name[len] = '\0';
 	if (strchr(name, '/'))
 		return -EIO;
-	/* Each step may already have been made by another gateway. EEXIST means that an object with
-	 * this key has been stored since the folder exists; it replaces the moved object. */
+	/* Another gateway on the same store may have done a part of these steps already, so a step
+	 * that is already done is no error. EEXIST means that an object with this key has been
+	 * stored since the folder exists; it replaces the moved object. */
 	if (linkat(tmp, name, dir, GW_SELF, 0) && errno != EEXIST && errno != ENOENT)
 		return -errno;
 	if (fsync(dir))
@@ -93,12 +96,13 @@ static int lock_folders(int tmp, int kind)
 	do {
 		ret = flock(fd, kind);
 	} while (ret && errno == EINTR);
-	/* Ignores a failure. A file system without locks has no RENAME_EXCHANGE either, without
-	 * which no file is replaced. */
+	/* A failure of flock() is ignored. A file system without locks has no RENAME_EXCHANGE
+	 * either, so no file is replaced there, and no lock is needed. */
 	return fd;
 }
 
-/* Exchanges the file of an object and the folder `place`. */
+/* Swaps an object's file `name` and the folder `place`, which is in the store's folder `tmp`, in
+ * one atomic step. */
 static int exchange(int parent, const char *name, int tmp, const char *place)
 {
 	int lock = lock_folders(tmp, LOCK_EX), ret = 0;
@@ -118,9 +122,9 @@ static int exchange(int parent, const char *name, int tmp, const char *place)
 	return ret;
 }
 
-/* Replaces the file of an object by a folder that contains the object. Returns 0, also if another
- * gateway has done so meanwhile, or a negative errno: -ENOTSUP if the file system cannot exchange
- * two names. */
+/* Replaces the file of an object by a folder that contains the object: for example, the key a/b
+ * needs `a` as a folder. Returns 0, also if another gateway has done so meanwhile, or a negative
+ * errno: -ENOTSUP if the file system cannot exchange two names. */
 static int replace_by_folder(int parent, const char *name, int tmp)
 {
 	char place[64];
@@ -135,7 +139,8 @@ static int replace_by_folder(int parent, const char *name, int tmp)
 		unlinkat(tmp, place, AT_REMOVEDIR);
 		return ret;
 	}
-	/* After the exchange, the file has the name `place`. */
+	/* The exchange moves the object's file to `tmp` under the name `place`. So the link %moving
+	 * must contain this name. */
 	if (symlinkat(place, dir, GW_MOVING) || fsync(dir) || fsync(tmp))
 		ret = -errno;
 	else
@@ -176,7 +181,8 @@ bool gw_folder_is_young(int dir)
 	return x.stx_btime.tv_sec + YOUNG_S > time(NULL);
 }
 
-/* Opens a folder in a folder, and makes it if it is missing. */
+/* Opens the folder `name` in the folder `parent`, and makes it if it is missing. If an object's
+ * file has this name, replaces the file by a folder. */
 static int step_into(int parent, const char *name, int tmp, bool sync)
 {
 	for (unsigned attempt = 0; attempt < 100; attempt++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the functions that handle the requests of both HTTP servers, see front.h. */
+/* Implements the functions that handle the requests to the S3 server and to the server for metrics,
+ * see front.h. */
 #include "front.h"
 
 #include <errno.h>
@@ -36,21 +37,21 @@ static bool has_body(const struct gw_http_request *http)
 	return gw_http_header(http, "transfer-encoding") || (length && strcmp(length, "0") != 0);
 }
 
-/* Returns whether a worker thread shall run the request, because it may take long. A request with a
- * token is one of these, because it waits for its transfer. */
+/* Returns whether a worker thread shall run the request, because it may take long. For example, a
+ * request with an RDMA token waits for its transfer. */
 static bool is_long(const struct gw_request *req)
 {
 	return gw_op_is_long(req->op) || gw_header(req, "x-amz-rdma-token") || req->session;
 }
 
-/* Finds the operation, and checks signature and rights. Returns false after it has filled the
- * reply.
- */
+/* Finds the request's operation, and checks its signature and rights. On an error, fills the reply
+ * and returns false. */
 static bool operation_find(struct gw_request *req)
 {
 	if (!gw_route(req) || !gw_auth(req))
 		return false;
-	/* A READY becomes the request of its session. */
+	/* A READY of hipobj-rc-v2 becomes the GET or PUT that its session has prepared. So its
+	 * operation and its rights are determined again. */
 	return req->op->run != gw_op_ready ||
 	       (gw_hipobj_begin(req) && gw_route(req) && gw_auth_rights(req));
 }
@@ -121,8 +122,8 @@ static void front_end(void *owner, struct gw_http_request *http)
 static bool front_is_long(void *owner, struct gw_http_request *http)
 {
 	(void)owner;
-	/* A request with a stream needs no worker: the thread of its exchange waits for the
-	 * upstream. */
+	/* A request with a stream goes to the upstream. It needs no worker thread, because the
+	 * thread of its exchange waits for the upstream. */
 	return !http->stream && is_long(http->user);
 }
 
@@ -182,7 +183,8 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 	http->reply.status = 200;
 }
 
-/* Replies whether the gateway can do its work. */
+/* Fills the reply to a health check: status 503 if the root is gone or the gateway is about to
+ * stop, else 200. */
 static void health_reply(struct gw_front *front, struct gw_http_request *http)
 {
 	bool gone = !front->server.upstream &&

@@ -12,10 +12,11 @@
 #include "http.h"
 #include "server.h"
 
-/* The owner of both HTTP servers. */
+/* State that the S3 server and the server for metrics and health share. */
 struct gw_front {
 	struct gw_server server;
-	struct gw_http *_Atomic http; /* the server of S3, for the metrics */
+	/* the S3 server, whose connections and requests the metrics report */
+	struct gw_http *_Atomic http;
 	atomic_bool draining;
 };
 

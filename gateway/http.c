@@ -20,15 +20,15 @@
 #include "stream.h"
 #include "watch.h"
 
-/* Memory of a connection: half of it holds a request's head or a piece of a body. With more memory,
- * pieces would be longer and cost fewer calls of pwrite(). But libmicrohttpd clears all of it after
- * each request. */
+/* Memory of a connection in bytes: half of it holds a request's head or a piece of a body. With
+ * more memory, pieces would be longer, and fewer calls of pwrite() would store a body. But
+ * libmicrohttpd clears all of the memory after each request. */
 #define CONNECTION_MEMORY (128u << 10)
-/* Stack of each thread. A walk through a bucket needs about 300 bytes of it for each level of
- * folders. */
+/* Stack size of each thread in bytes. A walk through a bucket needs about 300 bytes of it for each
+ * level of folders. */
 #define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
-/* Maximum length of a body that one system call sends together with the headers. */
+/* Maximum length in bytes of a body that one system call sends together with the headers. */
 #define SHORT_BODY (16u << 10)
 
 enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };
@@ -92,7 +92,8 @@ bool gw_http_header_set(struct gw_http_request *req, const char *name, const cha
 
 /* ---- requests ---- */
 
-/* Called by libmicrohttpd for the first line of a request, before it decodes anything. */
+/* Called by libmicrohttpd for the first line of a request. `uri` is the target as the client sent
+ * it, because libmicrohttpd has not decoded it yet. */
 static void *request_begin(void *cls, const char *uri, struct MHD_Connection *connection)
 {
 	struct gw_http *http = cls;
@@ -190,7 +191,7 @@ static void body_read(struct gw_reply *reply)
 	reply->body = (struct pst_text){.at = bytes, .len = reply->len, .capacity = reply->len};
 }
 
-/* Gives libmicrohttpd the next bytes of a body out of a stream. */
+/* Copies the next bytes of a reply's body from the request's stream (stream.h) to libmicrohttpd. */
 static ssize_t stream_read(void *cls, uint64_t pos, char *bytes, size_t len)
 {
 	struct gw_http_request *req = cls;
@@ -241,7 +242,7 @@ static struct MHD_Response *response_make(struct gw_http_request *req)
 		body_read(reply);
 	if (reply->streams && (!reply->has_len || reply->len))
 		return stream_response(req);
-	/* In reply to HEAD, libmicrohttpd sends the headers only. */
+	/* For HEAD, this response is right, too: libmicrohttpd sends only its headers. */
 	if (reply->fd >= 0 && reply->len) {
 		response =
 			MHD_create_response_from_fd_at_offset64(reply->len, reply->fd, reply->at);
@@ -273,7 +274,8 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	while (at && at < req->reply.headers.at + req->reply.headers.len) {
 		const char *value = at + strlen(at) + 1;
 
-		/* libmicrohttpd refuses empty values. Clients ignore the blank. */
+		/* libmicrohttpd refuses an empty value, so send a blank instead, which clients
+		 * ignore. */
 		MHD_add_response_header(response, at, *value ? value : " ");
 		at = value + strlen(value) + 1;
 	}
@@ -285,10 +287,10 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	return ret;
 }
 
-/* Returns whether the reply is sent only when the whole body has arrived. If the reply is sent
- * earlier, libmicrohttpd closes the connection afterwards, even if there is no body. So only
- * refused requests are answered earlier, and only if the body is long or the client has not begun
- * to send it. */
+/* Returns whether the reply to a request whose body is not wanted waits until the whole body has
+ * arrived. After an earlier reply, libmicrohttpd closes the connection. So the gateway replies
+ * earlier only if the body is longer than GW_DISCARD_MAX or of unknown length, or if the client
+ * waits for "100 Continue". */
 static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
@@ -310,12 +312,13 @@ static void stream_resume(void *connection)
 	MHD_resume_connection(connection);
 }
 
-/* Copies a piece of a body into the request's stream, as far as it has room. */
+/* Copies a piece of a request's body into the ring buffer of its stream, as far as the ring has
+ * room. `len` receives the number of bytes that did not fit. */
 static void stream_take(struct gw_http *http, struct gw_http_request *req, const char *data,
 			size_t *len)
 {
 	/* While the stream was full, the client could not send. So this time does not count against
-	 * its minimum rate. */
+	 * the client's minimum rate. */
 	if (req->waits)
 		gw_watch_phase(req->watched, GW_PHASE_BODY);
 	req->waits = false;
@@ -338,7 +341,7 @@ static void stream_take(struct gw_http *http, struct gw_http_request *req, const
 	*len = 0;
 }
 
-/* Sends the reply if the stream has received it. */
+/* Sends the upstream's reply to the client if it has arrived in the stream. */
 static enum MHD_Result stream_answer(struct gw_http *http, struct MHD_Connection *connection,
 				     struct gw_http_request *req)
 {
@@ -385,8 +388,8 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	return reply_send(http, connection, req);
 }
 
-/* Runs the end of a request on a worker's thread. The connection's own thread then sends the
- * reply. */
+/* Runs the operation of a request on a worker thread, after the body has arrived. The connection's
+ * own thread then sends the reply. */
 static void request_work(struct gw_job *job)
 {
 	struct gw_http_request *req =
@@ -394,11 +397,13 @@ static void request_work(struct gw_job *job)
 	struct MHD_Connection *connection = req->connection;
 
 	req->http->calls->end(req->http->owner, req);
-	/* As soon as the connection is resumed, its thread may free the request. */
+	/* As soon as the connection is resumed, its thread may free the request. So `req` must not
+	 * be used after this line. */
 	MHD_resume_connection(connection);
 }
 
-/* Gives a request that may take long to a worker. Returns false if there is none. */
+/* Lets a worker thread run a request that may take long; if no worker accepts it, runs it here.
+ * Returns false if the request is short or the server has no workers. */
 static bool request_defer(struct gw_http *http, struct MHD_Connection *connection,
 			  struct gw_http_request *req)
 {
@@ -463,7 +468,8 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 	if (!req)
 		return;
 	gw_watch_phase(req->watched, GW_PHASE_HEAD);
-	/* A request without a method broke off before its head was complete. */
+	/* Without a method, the request ended before its head was complete. Then head() was not
+	 * called, and done() must not be called. */
 	if (req->method)
 		http->calls->done(http->owner, req, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
 	if (req->reply.fd >= 0)
@@ -478,8 +484,8 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 }
 
 /* Called by libmicrohttpd before it accepts a connection. Refuses it if all threads of this server
- * together have too many. libmicrohttpd's own limit does not serve: it counts for each thread, and
- * a thread at its limit no longer answers some of its connections (version 0.9.75). */
+ * together have too many connections. libmicrohttpd's own limit cannot be used: it counts for each
+ * thread, and a thread at its limit no longer answers some of its connections (version 0.9.75). */
 static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
 {
 	struct gw_http *http = cls;
@@ -532,7 +538,8 @@ bool gw_http_has_tls(void)
 	return MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES;
 }
 
-/* Divides "ADDRESS:PORT" in place. Returns the port, or NULL. */
+/* Splits "ADDRESS:PORT" in place into *host and the port, which it returns. Returns NULL if the
+ * text is malformed. */
 static char *address_split(char *text, char **host)
 {
 	char *colon = strrchr(text, ':');
@@ -660,7 +667,8 @@ void gw_http_stop(struct gw_http *http)
 {
 	if (!http)
 		return;
-	/* Suspended connections must be resumed before the daemon stops. */
+	/* libmicrohttpd requires that suspended connections are resumed before its daemon stops. So
+	 * first end the workers' jobs, which resume them. */
 	gw_pool_stop(http->pool);
 	MHD_stop_daemon(http->daemon);
 	gw_pool_free(http->pool);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An HTTP server: connections, TLS, request heads and bodies, replies. http.c is the only file that
- * calls libmicrohttpd. Called by serve.c. The caller's functions (struct gw_http_calls) handle the
- * requests. A request that breaks a limit must never reach these functions.
+ * calls libmicrohttpd. Started by serve.c. The functions of struct gw_http_calls, which front.c
+ * implements, handle the requests. A request that breaks a limit must never reach these functions.
  */
 #ifndef GW_HTTP_H
 #define GW_HTTP_H
@@ -30,9 +30,10 @@ struct gw_reply {
 	int fd;			 /* file with the body, or -1; the server closes it */
 	uint64_t at, len;	 /* range of the file */
 	bool close;		 /* whether to end the connection afterwards */
-	bool streams;		 /* the body comes from the request's stream */
-	/* for a body from the stream: `len` is its length; otherwise its end is not known in
-	 * advance */
+	/* the body is that of the upstream's reply, from the request's stream */
+	bool streams;
+	/* If `streams` is true: whether `len` is the length of the body. Otherwise the length is
+	 * not known in advance. */
 	bool has_len;
 };
 
@@ -49,9 +50,9 @@ struct gw_http_request {
 	/* the server itself has refused the request, because it breaks a limit */
 	bool refused;
 	struct gw_reply reply;
-	void *user; /* state of the caller's functions */
-	/* Ring for the bodies of request and reply; NULL: none. head() sets it, and done() may free
-	 * it. */
+	void *user; /* state of the functions in struct gw_http_calls */
+	/* Ring buffer through which the bodies pass if the request goes to the upstream; NULL
+	 * otherwise. head() sets it, and done() may free it. */
 	struct gw_stream *stream;
 	/* set by end() if it has not filled the reply: the upstream's reply will come through the
 	 * stream */
@@ -59,7 +60,8 @@ struct gw_http_request {
 	/* used by http.c only */
 	unsigned state;
 	bool too_long, completed;
-	bool waits; /* the body waits for free memory in the stream */
+	/* the connection waits for room in the stream, or for bytes of the reply in it */
+	bool waits;
 	/* number of bytes of the stream that were sent as the reply's body */
 	uint64_t sent_len;
 	uint64_t discarded;
@@ -71,21 +73,22 @@ struct gw_http_request {
 
 /* The functions that handle requests. The server's threads call them. */
 struct gw_http_calls {
-	/* The request's head has arrived. Returns true if the body is wanted, or false if the
-	 * reply is complete. */
+	/* Called when the request's head has arrived. Returns true if the body is wanted, or false
+	 * if the reply is complete. */
 	bool (*head)(void *owner, struct gw_http_request *req);
-	/* A piece of the body has arrived. Returns false if the rest of it is not wanted. */
+	/* Called when a piece of the body has arrived. Returns false if the rest of the body is not
+	 * wanted. */
 	bool (*body)(void *owner, struct gw_http_request *req, const char *bytes, size_t len);
-	/* The body has arrived. Fills the reply. If the request has a stream, answer() may fill the
-	 * reply instead; `answers` is then set. */
+	/* Called when the whole body has arrived. Fills the reply. If the request has a stream,
+	 * end() may set `answers` instead; answer() then fills the reply. */
 	void (*end)(void *owner, struct gw_http_request *req);
-	/* The reply has arrived in the stream of a request. Fills the reply with its status and
-	 * headers. */
+	/* Called when the upstream's reply has arrived in the request's stream. Fills the reply
+	 * with the upstream's status and headers. */
 	void (*answer)(void *owner, struct gw_http_request *req);
-	/* Returns whether end() may take long. A worker thread then calls it. */
+	/* Returns whether end() may take long. If so, a worker thread calls end(). */
 	bool (*is_long)(void *owner, struct gw_http_request *req);
-	/* The reply has been sent (`complete`), or the connection has ended before. Frees
-	 * req->user. Also called for refused requests. */
+	/* Called when the reply has been sent (`complete`), or when the connection has ended
+	 * before. Frees req->user. Also called for refused requests. */
 	void (*done)(void *owner, struct gw_http_request *req, bool complete);
 };
 
@@ -103,9 +106,10 @@ struct gw_http_options {
 /* Returns whether this build of libmicrohttpd has TLS. */
 bool gw_http_has_tls(void);
 /* Opens a socket that listens at "ADDRESS:PORT", where the address may be empty, a name, or an IPv6
- * address in brackets. Returns the descriptor, or a negative errno with a text in `why`. */
+ * address in brackets. Returns the descriptor. On an error, returns a negative errno and writes a
+ * message to `why`. */
 int gw_http_listen(const char *address, char *why, size_t why_len);
-/* Starts a server. Returns NULL with a text in `why` if it cannot. */
+/* Starts a server. On an error, returns NULL and writes a message to `why`. */
 struct gw_http *gw_http_start(const struct gw_http_options *options, char *why, size_t why_len);
 /* Accepts no more connections, and closes each connection after its next reply. */
 void gw_http_quiesce(struct gw_http *http);
@@ -116,14 +120,14 @@ unsigned gw_http_requests(const struct gw_http *http);
 /* Ends all connections and frees the server. NULL is allowed. */
 void gw_http_stop(struct gw_http *http);
 
-/* Appends a header to a reply. Values with control characters are left out. */
+/* Appends a header to a reply. If the value has control characters, does nothing. */
 void gw_reply_header(struct gw_reply *reply, const char *name, const char *value);
 /* Returns the value of a reply's header, or NULL. */
 const char *gw_reply_header_find(const struct gw_reply *reply, const char *name);
 /* Returns the value of a request's header, or NULL. The name is in lower case. */
 const char *gw_http_header(const struct gw_http_request *req, const char *name);
-/* Changes or adds a header of a request. The strings must live as long as the request. Returns
- * false if there are too many headers. */
+/* Changes or adds a header of a request. The strings must stay valid as long as the request.
+ * Returns false if there are too many headers. */
 bool gw_http_header_set(struct gw_http_request *req, const char *name, const char *value);
 
 #endif

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* A path that is being written. */
+/* A path that is being built from a key; `full` means that it does not fit. */
 struct path {
 	char *at;
 	size_t len;
@@ -35,7 +35,8 @@ static void path_put_long(struct path *p, const char *part, size_t len)
 	path_put(p, part, len);
 }
 
-/* Returns the length of the file name of a component that fits in one name. */
+/* Returns the length of a component's file name, if the component of the key fits in one name. A
+ * '%' at its begin takes two bytes more, because it is written as "%25". */
 static size_t name_len(const char *part, size_t len)
 {
 	return len && part[0] == '%' ? len + 2 : len;
@@ -82,7 +83,8 @@ int gw_keypath(const char *key, size_t len, char out[GW_PATH_MAX])
 	return (int)p.len;
 }
 
-/* Parses a file name in a folder %+BYTES: finds the part of the component that it stands for. */
+/* Parses a file name in a folder %+BYTES (keypath.h), where a long component of a key is split over
+ * several names. Finds the bytes of the component that this name stands for. */
 static enum gw_name_kind parse_inside(const char *name, size_t len, const char *before,
 				      size_t inside, char *part, size_t *part_len)
 {

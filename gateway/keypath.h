@@ -14,7 +14,7 @@
  *   %+BYTES        a folder: the next 253 bytes of a component of more than 255 bytes
  *   %-BYTES        the last bytes of such a component, in a folder %+BYTES
  *   %self          in a folder: the object whose key is the folder's name, without a slash
- *   %moving        in a folder: a link to a file that is about to become %self, see store.c
+ *   %moving        in a folder: a link to a file that is about to become %self, see folder.c
  */
 #ifndef GW_KEYPATH_H
 #define GW_KEYPATH_H
@@ -23,9 +23,9 @@
 #include <stddef.h>
 
 #define GW_KEY_MAX 1024	  /* longest key in bytes, as in S3 */
-#define GW_PATH_MAX 4096  /* longest relative path, with its NUL */
-#define GW_NAME_MAX 255	  /* longest name of a file */
-#define GW_LONG_PIECE 253 /* bytes of a component in one name %+BYTES */
+#define GW_PATH_MAX 4096  /* maximum length of a relative path in bytes, with its NUL */
+#define GW_NAME_MAX 255	  /* maximum length of a file name in bytes */
+#define GW_LONG_PIECE 253 /* number of a component's bytes that one name %+BYTES contains */
 #define GW_SELF "%self"
 #define GW_MOVING "%moving"
 
@@ -40,9 +40,9 @@ enum gw_name_kind {
 	GW_NAME_INTERN, /* %self or %moving */
 };
 
-/* Finds the part of a key that a file name stands for. In folders %+BYTES, `before` has the
- * `inside` bytes of the long component that the folders' names stand for; elsewhere, `inside` is 0.
- * `part` needs 256 bytes; the part's length is stored in `part_len`. */
+/* Finds the part of a key that a file name stands for. Inside folders %+BYTES, `before` has the
+ * first `inside` bytes of the long component, which are the BYTES of these folders; elsewhere,
+ * `inside` is 0. `part` needs 256 bytes; the part's length is stored in `part_len`. */
 enum gw_name_kind gw_name_parse(const char *name, const char *before, size_t inside, char *part,
 				size_t *part_len);
 

@@ -128,7 +128,7 @@ static int entries_check(struct gw_keys *keys)
 	return -EINVAL;
 }
 
-/* Opens the file if its owner and its mode are safe. */
+/* Opens the file of access keys if its owner and its mode are safe. */
 static int file_open(const char *path, char *why, size_t why_len)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -21,7 +21,8 @@
 
 struct gw_keys;
 
-/* One access key. The strings are valid as long as the keys are held. */
+/* One access key. The strings are valid while the caller has a reference to the gw_keys that
+ * contains it. */
 struct gw_key {
 	const char *name, *secret;
 	const char *buckets; /* list of buckets as it is in the file of access keys */
@@ -32,16 +33,16 @@ struct gw_key {
 	struct pst_sigv4_day *day, *upstream_day;
 };
 
-/* Reads a file. It must belong to this user or to root, and no other user may read or write it.
- * Returns NULL with a text in `why` if the file is refused or malformed. The caller holds the
- * result. */
+/* Reads a file of access keys. It must belong to this user or to root, and no other user may read
+ * or write it. If the file is refused or malformed, returns NULL and writes a message to `why`. The
+ * caller gets one reference to the result. */
 struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len);
 /* Adds a reference to the keys, or drops one. The last drop overwrites and frees them. NULL is
  * allowed. */
 struct gw_keys *gw_keys_hold(struct gw_keys *keys);
 void gw_keys_release(struct gw_keys *keys);
 
-/* Returns the key with a name, or NULL. */
+/* Returns the access key `name`, or NULL. */
 const struct gw_key *gw_keys_find(const struct gw_keys *keys, const char *name);
 /* Returns the first access key in the file that has no keys for the upstream, or NULL. */
 const struct gw_key *gw_keys_without_upstream(const struct gw_keys *keys);

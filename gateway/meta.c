@@ -52,14 +52,16 @@ void gw_meta_close(struct gw_meta *meta)
 	memset(meta, 0, sizeof(*meta));
 }
 
-/* Writes the identity of a file: "LENGTH SECONDS.NANOSECONDS". */
+/* Writes the length and the modification time of a file, "LENGTH SECONDS.NANOSECONDS". A metadata
+ * record has this text, so that a later change of the file makes it invalid. */
 static void stat_text(const struct stat *st, char out[80])
 {
 	snprintf(out, 80, "%lld %lld.%09ld", (long long)st->st_size, (long long)st->st_mtim.tv_sec,
 		 st->st_mtim.tv_nsec);
 }
 
-/* Writes the name of a file's record for the case that it is not in an extended attribute. */
+/* Writes the name of the separate file for an object's metadata record. It is used if the record is
+ * not in an extended attribute of the object's file. */
 static void record_name(const struct stat *st, char out[96])
 {
 	snprintf(out, 96, "%llx-%llx-%lx", (unsigned long long)st->st_ino,
@@ -100,7 +102,8 @@ static int write_all(int fd, const char *bytes, size_t len)
 	return 0;
 }
 
-/* Stores a record in a separate file. The file gets its name when it is complete and synced. */
+/* Stores a metadata record in a separate file. This file gets its name when it is complete and
+ * synced. */
 static int record_store(const struct pst_text *record, const struct stat *st, int meta_dir)
 {
 	char name[96], temp[104];
@@ -149,7 +152,8 @@ int gw_meta_store(const struct gw_meta *meta, int fd, int meta_dir)
 	return ret;
 }
 
-/* Reads the record of a file into `buf`. Returns its length, or 0 if there is none. */
+/* Reads the metadata record of an object's file into `buf`, from the extended attribute or the
+ * separate file. Returns its length, or 0 if there is none. */
 static size_t record_read(int fd, int meta_dir, const struct stat *st, char *buf, size_t max)
 {
 	ssize_t len = fgetxattr(fd, ATTRIBUTE, buf, max);
@@ -179,7 +183,8 @@ static char *next_line(char **text, char *end)
 	return line;
 }
 
-/* Parses a record in place. Returns whether it is well-formed and applies to the file. */
+/* Parses a metadata record in place. Returns whether it is well-formed and states the length and
+ * time that the object's file has. */
 static bool record_parse(struct gw_meta *meta, char *text, size_t len, const struct stat *st)
 {
 	char identity[80], *end = text + len, *line = next_line(&text, end), *value;
@@ -223,7 +228,7 @@ int gw_meta_load(struct gw_meta *meta, int fd, int meta_dir, const struct stat *
 		snprintf(identity + len, sizeof(identity) - len, " %llx",
 			 (unsigned long long)st->st_ino);
 		pst_sha256_hex(identity, strlen(identity), hex);
-		/* The suffix tells clients that the ETag is no MD5 digest. */
+		/* The suffix "-0" shows clients that the ETag is no MD5 digest. */
 		snprintf(etag, sizeof(etag), "%.32s-0", hex);
 		gw_meta_add(meta, "etag", etag);
 	}

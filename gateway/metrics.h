@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of a gateway in the text format of Prometheus. Called by serve.c for each request. No
+ * Counters of a gateway in the text format of Prometheus. Called by front.c for each request. No
  * label may contain what a client has sent.
  */
 #ifndef GW_METRICS_H
@@ -15,15 +15,17 @@
 #define GW_LATENCY_BUCKETS 12
 #define GW_TRANSPORTS_MAX 8 /* maximum number of transports of RDMA */
 
-/* All members are 0 at first. */
+/* The counters of one gateway. The owner sets all members to 0 at the start. */
 struct gw_metrics {
-	/* number of requests by operation and by the first digit of their status */
+	/* number of requests by operation and by the first digit of the HTTP status */
 	atomic_ullong requests[GW_OPS_MAX][6];
 	atomic_ullong bytes_in, bytes_out; /* bodies of requests and of replies */
 	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
-	atomic_ullong rdma_declined;	   /* requests with an RDMA token that were declined */
+	/* requests with an RDMA token that the gateway could not serve, so that the bytes go by
+	 * HTTP */
+	atomic_ullong rdma_declined;
 	/* requests with an RDMA token whose transfer failed */
 	atomic_ullong rdma_failed;
 	/* names of the transports of RDMA, set before requests are served, and bytes by transport
@@ -33,9 +35,9 @@ struct gw_metrics {
 	/* the upstream: bytes by direction (out, in), replies by the first digit of the status,
 	 * failures by reason (refused, timeout, lost) */
 	atomic_ullong upstream_bytes[2], upstream_replies[6], upstream_failed[3];
-	/* bytes of memory that are in use for staging at this time */
+	/* bytes of memory in use at this time for bodies on their way to or from the upstream */
 	atomic_ullong buffer_bytes;
-	/* requests that were refused because too little staging memory was free */
+	/* requests that were refused because `buffer_bytes` had reached its limit */
 	atomic_ullong buffer_refused;
 	atomic_ullong latency[GW_LATENCY_BUCKETS + 1], latency_us;
 };
@@ -43,12 +45,12 @@ struct gw_metrics {
 /* Counts a request. `op` is the operation's number. */
 void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
 		      uint64_t out, uint64_t duration_ns);
-/* Writes all counters except those of the upstream's replies. `op_name` returns the name of an
- * operation. */
+/* Writes all counters except those that gw_metrics_write_upstream writes. `op_name` returns the
+ * name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
 		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
 		      struct pst_text *out);
-/* Writes the counters of the upstream's replies. */
+/* Writes the counters that only a gateway with an upstream needs. */
 void gw_metrics_write_upstream(const struct gw_metrics *metrics, struct pst_text *out);
 
 #endif

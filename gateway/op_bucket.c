@@ -263,8 +263,8 @@ void gw_op_put_acl(struct gw_request *req)
 
 	if (!object_exists(req))
 		return;
-	/* The file of access keys alone grants rights. So the only ACL that can be set is the one
-	 * that grants no others. */
+	/* Only the file of access keys grants rights. So the gateway accepts only the ACL
+	 * `private`, which grants no rights to others. */
 	if (!acl || strcmp(acl, "private") != 0)
 		gw_fail(req, GW_NotImplemented, "The only ACL is private.");
 	else

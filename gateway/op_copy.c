@@ -148,8 +148,8 @@ static void meta_collect(struct gw_request *req, const struct source *source,
 		bool internal = !strcmp(name, "etag") || !strcmp(name, "parts") ||
 				!strcmp(name, "sums") || !strcmp(name, "upload");
 
-		/* The copy has no parts, so a checksum of the parts' checksums does not apply to
-		 * it. */
+		/* A checksum of type COMPOSITE is made of the parts' checksums. It does not apply
+		 * to the copy, because the copy has no parts. */
 		if (!strncmp(name, "x-amz-checksum-", 15)
 			    ? !h->sum_text[0] && type && !strcmp(type, "FULL_OBJECT")
 			    : !replace && !internal)
@@ -215,7 +215,8 @@ static void copy_object(struct gw_request *req, struct source *source)
 		ret = gw_draft_finish(store, draft, &meta);
 	if (!ret && fstat(draft->fd, &st))
 		ret = -errno;
-	/* The object that the copy replaces may have changed meanwhile. */
+	/* During the copy, another request may have changed the object that the copy replaces. So
+	 * check the conditions of the request again. */
 	if (!ret && !gw_condition_store(req, &exclusive)) {
 		gw_meta_close(&meta);
 		return;
@@ -273,7 +274,7 @@ static bool part_range(struct gw_request *req, const struct source *source, uint
 	return true;
 }
 
-/* Copies a range of the source into a part. */
+/* Copies a range of the source object into a part of a multipart upload. */
 static void copy_part(struct gw_request *req, struct source *source, struct gw_upload *upload)
 {
 	struct gw_store *store = &req->server->store;

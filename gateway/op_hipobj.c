@@ -16,7 +16,7 @@ static const char *header_find(const void *user, const char *name)
 	return gw_header(user, name);
 }
 
-/* Adds the header that tells a client that this server knows the protocol. */
+/* Adds the header that shows a client that this server supports hipobj-rc-v2. */
 static void put_protocol(struct gw_request *req)
 {
 	gw_header_add(req, PST_HIPOBJ_H_PROTOCOL, PST_HIPOBJ);
@@ -31,8 +31,8 @@ static void unsupported(struct gw_request *req)
 
 bool gw_hipobj_check(struct gw_request *req)
 {
-	/* With an upstream, the bytes pass through a ring. A session needs memory for all of them,
-	 * so there are no sessions then. */
+	/* With an upstream, the bytes pass through a small ring buffer. A session of hipobj-rc-v2
+	 * needs memory for all of them, so this gateway has no sessions then. */
 	if (!req->server->upstream && gw_rdma_pairs(req->server->rdma))
 		return true;
 	unsupported(req);
@@ -68,8 +68,8 @@ static void message_fail(struct gw_request *req, int code)
 
 /* ---- PREPARE ---- */
 
-/* Checks that the access key may make the request that the session prepares. The READY is checked
- * again. */
+/* Checks that the access key may make the request that the session prepares. The READY, which
+ * starts the transfer later, is checked again. */
 static bool target_check(struct gw_request *req, const struct pst_hipobj_prepare *prepare)
 {
 	bool stores = prepare->op == PENSTOCK_WRITE;
@@ -83,7 +83,8 @@ static bool target_check(struct gw_request *req, const struct pst_hipobj_prepare
 	return gw_fail(req, GW_AccessDenied, NULL) == 0;
 }
 
-/* Fills the reply with the numbers that the client needs to connect. */
+/* Fills the reply with the numbers (QPN, PSN, address, key) with which the client connects its
+ * queue pair. */
 static void prepare_reply(struct gw_request *req, const struct penstock_object_pairing *pairing,
 			  const char *id)
 {
@@ -161,13 +162,14 @@ static struct gw_session *session_find(struct gw_request *req, const struct pst_
 	return NULL;
 }
 
-/* Gives the READY the headers of the GET or PUT that it stands for. The signature was checked with
- * the headers that the client has sent. */
+/* Changes headers of the READY to those of the GET or PUT that its session has prepared. The
+ * signature has been checked before, with the headers that the client has sent. */
 static bool headers_change(struct gw_request *req)
 {
 	const struct gw_session *s = req->session;
 
-	/* x-amz-content-sha256 of the READY is the hash of its empty body, not of the object. */
+	/* The READY's x-amz-content-sha256 is the hash of its empty body, and not of the object. So
+	 * it is replaced. */
 	if (!gw_http_header_set(req->http, "x-amz-content-sha256", PST_SIGV4_UNSIGNED) ||
 	    !gw_http_header_set(req->http, "content-length", "0"))
 		return false;
@@ -189,7 +191,8 @@ bool gw_hipobj_begin(struct gw_request *req)
 		message_fail(req, ret);
 		return false;
 	}
-	/* The session is kept, so that the client can repeat the READY. */
+	/* If too many moves are in progress, the READY is refused before its session is taken. So
+	 * the client can repeat the READY. */
 	if (!gw_rdma_enter(req)) {
 		message_fail(req, -EAGAIN);
 		return false;
@@ -197,7 +200,7 @@ bool gw_hipobj_begin(struct gw_request *req)
 	session = session_find(req, &ready);
 	if (!session)
 		return false;
-	/* From now on, the session ends when the request ends. */
+	/* From here on, the session belongs to the request and ends with it. */
 	req->session = session;
 	req->remote = session->remote;
 	session->remote = NULL;
@@ -222,7 +225,8 @@ void gw_hipobj_end(struct gw_request *req)
 	put_protocol(req);
 	if (req->failed || reply->status / 100 != 2)
 		return;
-	/* The transfer of a range is complete in itself, so the status is 200 and not 206. */
+	/* The operation may have set status 206, because a session has a range. But the reply to a
+	 * READY has status 200. */
 	reply->status = 200;
 	snprintf(cookie, sizeof(cookie), "%08x", req->session->cookie);
 	gw_header_add(req, PST_HIPOBJ_H_COOKIE, cookie);

@@ -11,8 +11,8 @@
 
 #include "request.h"
 
-/* Returns whether the gateway serves such requests. If not, fills the reply, which makes clients
- * use HTTP. */
+/* Returns whether the gateway serves hipobj-rc-v2. If not, fills the reply, which makes clients use
+ * HTTP. */
 bool gw_hipobj_check(struct gw_request *req);
 /* Turns an authenticated READY into the GET or PUT of its session. On an error, fills the reply and
  * returns false. */

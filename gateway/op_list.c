@@ -124,7 +124,7 @@ static int put_object(struct listing *l, const char *key, size_t len, int dir, c
 	return 1;
 }
 
-/* Handles one object that the walk has found. */
+/* Appends an object that the walk has found, or its common prefix, to the listing. */
 static int list_object(void *user, const char *key, size_t len, int dir, const char *path)
 {
 	struct listing *l = user;
@@ -179,7 +179,7 @@ static bool listing_start(struct listing *l, char *token)
 		l->walk.after = after->value;
 		l->walk.after_len = after->value_len;
 	}
-	/* If the last page ended with a common prefix, skip all keys with this prefix. */
+	/* If the previous page ended with a common prefix, skip all keys with this prefix. */
 	if (!l->walk.after || !l->delimiter_len || l->walk.after_len <= l->walk.prefix_len ||
 	    l->walk.after_len > GW_KEY_MAX)
 		return true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements uploads in parts, except UploadPartCopy. Called through route.c. */
+/* Implements multipart uploads, except UploadPartCopy. Called through route.c. */
 #include "op_multipart.h"
 
 #include <errno.h>
@@ -345,7 +345,8 @@ void gw_op_list_parts(struct gw_request *req)
 
 	if (max < 0 || marker < 0 || !has || !upload_open(req, &upload) ||
 	    (ret = pst_dir_each(upload.dir, part_find, has, NULL))) {
-		/* If the reply has an error already, this call does not change it. */
+		/* upload_open may have filled the reply with an error already. gw_fail_errno then
+		 * changes nothing. */
 		gw_fail_errno(req, ret ? ret : -ENOMEM, GW_NoSuchUpload);
 		gw_upload_close(&upload);
 		free(has);
@@ -409,8 +410,8 @@ struct uploads {
 	size_t count;
 };
 
-/* Appends an upload to the list. Returns 0, also if it has been removed, 1 if the list is full, or
- * a negative errno. */
+/* Appends an upload to the list. Returns 0 (also if the upload has been removed meanwhile), 1 if
+ * the list is full, or a negative errno. */
 static int upload_read(void *user, const struct dirent *entry)
 {
 	struct uploads *u = user;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads in parts. Called through the table in route.c. Each function fills the reply, also after
+ * Multipart uploads. Called through the table in route.c. Each function fills the reply, also after
  * an error; "Amazon S3 API Reference" describes the operations.
  */
 #ifndef GW_OP_MULTIPART_H

@@ -16,12 +16,12 @@
 #include "xml_read.h"
 #include "xml_write.h"
 
-#define DELETE_MAX 1000 /* maximum number of keys in a request */
+#define DELETE_MAX 1000 /* maximum number of keys in a DeleteObjects request */
 
 /* The range of an object that a request asks for. */
 struct part {
 	uint64_t at, len;
-	bool partial; /* whether the reply is 206 */
+	bool partial; /* whether the reply has status 206 (Partial Content) */
 	/* number of parts of the object if the request names a part; otherwise 0 */
 	unsigned parts;
 };
@@ -102,8 +102,8 @@ static bool part_choose(struct gw_request *req, const struct gw_object *object, 
 	}
 }
 
-/* Adds the headers that are stored with the object. If the request states another value for one of
- * them, adds that value instead. */
+/* Adds the headers that are stored with the object. If a parameter such as response-content-type
+ * states another value for one of them, adds that value instead. */
 static void put_stored_headers(struct gw_request *req, const struct gw_object *object, bool sums)
 {
 	static const char *const overrides[] = {
@@ -186,7 +186,7 @@ void gw_op_get(struct gw_request *req)
 
 void gw_op_head(struct gw_request *req)
 {
-	/* In reply to HEAD, http.c sends the headers only. */
+	/* For HEAD, http.c sends only the headers of this reply. */
 	gw_op_get(req);
 }
 
@@ -249,8 +249,8 @@ static int deletion_begin(void *user, const char *path)
 
 	if (!strncmp(path, object, strlen(object))) {
 		path += strlen(object);
-		/* An element that this function does not know, such as Size, may be a condition.
-		 * Such an entry is refused. */
+		/* An element that this function does not handle, such as Size, may be a condition.
+		 * An entry with such an element is refused. */
 		if (strcmp(path, "Key") != 0 && strcmp(path, "VersionId") != 0 &&
 		    strcmp(path, "ETag") != 0)
 			d->unsupported[d->count - 1] = true;
@@ -308,7 +308,7 @@ static int deletion_compare(const struct deletion *d, unsigned i, enum gw_error 
 	return *error == GW_PreconditionFailed ? -EINVAL : 0;
 }
 
-/* Deletes an object and appends the result. */
+/* Deletes the object of entry `i`, and appends the result to the reply. */
 static void delete_one(struct deletion *d, unsigned i, struct pst_text *out)
 {
 	enum gw_error error = GW_ERROR_COUNT;
@@ -394,7 +394,8 @@ static bool attribute_wanted(const char *list, const char *name)
 	return false;
 }
 
-/* Returns whether the list is not empty and contains only known names of attributes. */
+/* Returns whether a list of attributes (x-amz-object-attributes) is not empty and contains only
+ * known names. */
 static bool attributes_known(const char *list)
 {
 	static const char *const names[] = {"ETag", "Checksum", "ObjectParts", "StorageClass",

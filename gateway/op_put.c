@@ -21,7 +21,8 @@ void gw_op_put(struct gw_request *req)
 	bool exclusive;
 	int ret;
 
-	/* The stored object may have changed while the body arrived. */
+	/* Another request may have changed the stored object while the body arrived. So check the
+	 * conditions again. */
 	if (!gw_condition_store(req, &exclusive))
 		return;
 	gw_stored_etag(req, etag);
@@ -33,7 +34,8 @@ void gw_op_put(struct gw_request *req)
 		gw_header_add(req, "x-amz-checksum-type", "FULL_OBJECT");
 	}
 	ret = gw_draft_finish(store, &req->body.draft, &meta);
-	/* The stored object may have changed while the draft was synced. */
+	/* Another request may have changed the stored object while the draft was synced. So check
+	 * the conditions once more. */
 	if (!ret && !gw_condition_store(req, &exclusive)) {
 		gw_meta_close(&meta);
 		return;

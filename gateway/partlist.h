@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lengths of an object's parts as a text, the item "parts" of its metadata: lengths separated
- * by commas, each with "xN" for N equal parts in a row. Called by op_object.c and op_multipart.c.
+ * The lengths of an object's parts as a text, the item "parts" of its metadata. The lengths are
+ * separated by commas, and "xN" after a length stands for N equal parts in a row, as in
+ * "8388608x3,1000". Called by op_object.c and assemble.c.
  */
 #ifndef GW_PARTLIST_H
 #define GW_PARTLIST_H
@@ -11,8 +12,8 @@
 
 #include "common/text.h"
 
-/* A position in such a text. At first, `at` is the start of the text, and the other members are
- * 0. */
+/* A position in a list of part lengths. At first, `at` is the start of the text, and the other
+ * members are 0. */
 struct gw_partlist {
 	const char *at;
 	uint64_t len;
@@ -22,7 +23,7 @@ struct gw_partlist {
 /* Finds the next part's length. Returns false after the last part. */
 bool gw_partlist_next(struct gw_partlist *list, uint64_t *len);
 
-/* The state while such a text is being written. All members are 0 at first. */
+/* The state while a list of part lengths is being written. All members are 0 at first. */
 struct gw_partlist_writer {
 	struct pst_text text;
 	uint64_t len;

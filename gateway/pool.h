@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads that run long operations, such as syncing a file, so that the threads of the HTTP server
- * go on with their other connections. Called by http.c.
+ * can serve their other connections meanwhile. Called by http.c and upstream.c.
  */
 #ifndef GW_POOL_H
 #define GW_POOL_H
@@ -10,13 +10,13 @@
 
 struct gw_pool;
 
-/* A piece of work. The owner keeps it until run() is called. */
+/* A piece of work. The owner must not free it before run() is called. */
 struct gw_job {
 	struct gw_job *next;
 	void (*run)(struct gw_job *job);
 };
 
-/* Starts the threads. Returns NULL if there are too few resources. */
+/* Starts the threads. Returns NULL if there is too little memory or if a thread cannot start. */
 struct gw_pool *gw_pool_start(unsigned threads);
 /* Adds a job. Returns false if the pool is about to stop; the caller then runs the job itself. */
 bool gw_pool_add(struct gw_pool *pool, struct gw_job *job);

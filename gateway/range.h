@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses the header Range and x-amz-copy-source-range (RFC 9110, section 14). Called by op_object.c
- * and op_copy.c.
+ * Parses the headers Range and x-amz-copy-source-range (RFC 9110, section 14). Called by
+ * op_object.c and op_copy.c.
  */
 #ifndef GW_RANGE_H
 #define GW_RANGE_H
@@ -16,7 +16,8 @@ enum gw_range {
 	GW_RANGE_BEYOND, /* the range begins after the last byte of the object */
 };
 
-/* Finds the range of `size` bytes that a header asks for; NULL is no range. */
+/* Finds the range that the header's value `text` requests of an object of `size` bytes. NULL: there
+ * is no header. */
 enum gw_range gw_range_parse(const char *text, uint64_t size, uint64_t *at, uint64_t *len);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements rdma.h. The worker thread (pool.c) that runs a request waits for the request's move.
+ * Implements rdma.h. A move is one transfer by RDMA between a client's window and a file or memory
+ * of the gateway. The worker thread (pool.c) that runs a request waits for the request's move.
  * Another thread takes the completions of all moves and wakes the workers. Only some of the workers
- * may wait at a time, so that clients that do not answer cannot stop the gateway. Further tokens
- * are then declined.
+ * may wait at a time, so that clients that do not answer cannot block all workers. Beyond this
+ * number, the gateway declines tokens, and the bytes go by HTTP.
  */
 #include "rdma.h"
 
@@ -28,18 +29,18 @@
 #define TIMEOUT_MS 5000
 #define BATCH 16
 
-/* The result of a move. */
+/* The result of a move, which is one transfer by RDMA. */
 struct moved {
 	int64_t result; /* number of bytes, or a negative errno */
 	bool has_crc64; /* the transport has computed the CRC-64/NVME of the bytes */
 	uint64_t crc64;
 };
 
-/* A move that a thread waits for. */
+/* A move (a transfer by RDMA) in progress, for which a worker thread waits. */
 struct ticket {
 	struct ticket *next;
-	/* whether the move counts in `active`; the moves of a session do not, because the session
-	 * does */
+	/* whether the move counts in `active`; false in a session of hipobj-rc-v2, because the
+	 * session itself counts there */
 	bool counted;
 	sem_t done;
 	struct moved moved;
@@ -54,20 +55,21 @@ struct gw_rdma {
 	unsigned active_max;
 	bool pairs; /* whether the transports include hipobj-rc-v2 */
 	struct gw_sessions *sessions;
-	/* The server that the thread polls. gw_rdma_cancel ends the thread before it closes the
-	 * server. */
+	/* The server half of penstock_object.h, whose completions `thread` polls. gw_rdma_cancel
+	 * ends the thread before it closes this server. */
 	struct penstock_object_server *polled;
 
 	pthread_mutex_t lock;		       /* protects the members below */
 	struct penstock_object_server *server; /* NULL after gw_rdma_cancel */
 	struct ticket *tickets;		       /* moves that are not complete */
-	unsigned active;	 /* number of counted moves, and of sessions in progress */
+	/* number of moves with `counted` set, and of sessions in progress */
+	unsigned active;
 	unsigned preparing;	 /* calls of penstock_object_prepare in progress */
 	pthread_cond_t prepared; /* signalled when `preparing` becomes 0 */
 };
 
-/* Stores the result of a move and wakes its worker. Called with the lock. The worker may then
- * remove the ticket. */
+/* Stores the result of a move and wakes its worker, which may then remove the ticket. The caller
+ * holds the lock. */
 static void ticket_finish(struct gw_rdma *rdma, struct ticket *ticket, struct moved moved)
 {
 	struct ticket **at = &rdma->tickets;
@@ -185,7 +187,8 @@ void gw_rdma_cancel(struct gw_rdma *rdma)
 	rdma->running = false;
 	if (rdma->sessions)
 		gw_sessions_stop(rdma->sessions);
-	/* From here on no channel accesses the memory of a move. */
+	/* After this call, no transfer accesses memory of the gateway any more. So the workers that
+	 * wait for a move can be woken with an error. */
 	penstock_object_server_close(server);
 	pthread_mutex_lock(&rdma->lock);
 	while (rdma->tickets)
@@ -224,7 +227,8 @@ int gw_rdma_prepare(struct gw_request *req, const char *token,
 	int ret;
 
 	peer.address = req->http->remote;
-	/* The lock is not held during the call, because the network card may be slow. */
+	/* `lock` is not held during penstock_object_prepare, because the network card may be slow.
+	 * Instead, `preparing` makes gw_rdma_cancel wait for the call's end. */
 	pthread_mutex_lock(&rdma->lock);
 	server = rdma->server;
 	rdma->preparing += server != NULL;
@@ -270,7 +274,7 @@ void gw_rdma_leave(struct gw_request *req)
 
 /* ---- one move ---- */
 
-/* Adds the bytes of a move to the metrics. */
+/* Adds the bytes of a move to the metric of the transport that moved them. */
 static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 {
 	struct penstock_object_remote_info info = {.size = sizeof(info)};
@@ -282,7 +286,8 @@ static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
 }
 
-/* Adds a piece to the CRC of the request's bytes. The pieces move in the order of their offsets. */
+/* Combines the CRC of a piece with the CRC of the request's bytes before it. This is possible
+ * because the pieces move in the order of their offsets. */
 static void count_crc(struct gw_request *req, uint64_t off, const struct moved *moved)
 {
 	uint64_t before = off ? req->crc64 : 0;
@@ -291,8 +296,8 @@ static void count_crc(struct gw_request *req, uint64_t off, const struct moved *
 	req->crc64 = pst_crc_shift(PST_CRC64NVME, before, (uint64_t)moved->result) ^ moved->crc64;
 }
 
-/* Moves a piece between the window and memory, and waits. Returns the piece's length or a negative
- * errno. */
+/* Moves a piece by RDMA between the client's window and `seg`, and waits for its end. Returns the
+ * piece's length or a negative errno. */
 static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 		    const struct penstock_object_seg *seg)
 {
@@ -300,8 +305,8 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	struct ticket ticket = {.counted = !req->session, .moved = {.result = 0}};
 	int ret = -EOPNOTSUPP;
 
-	/* This wait always ends: the server half fails a move at its deadline, and gw_rdma_cancel
-	 * fails all moves. */
+	/* The wait below always ends: the server half of penstock_object.h fails a move at its
+	 * deadline, and gw_rdma_cancel fails all moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
 	if (rdma->server && (!ticket.counted || rdma->active < rdma->active_max))
@@ -314,7 +319,8 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	pthread_mutex_unlock(&rdma->lock);
 	while (!ret && sem_wait(&ticket.done))
 		;
-	/* The thread that called sem_post holds the lock, and may still be inside sem_post. */
+	/* The thread that called sem_post holds the lock, and may still be inside sem_post. So take
+	 * the lock before the semaphore is destroyed. */
 	pthread_mutex_lock(&rdma->lock);
 	sem_destroy(&ticket.done);
 	pthread_mutex_unlock(&rdma->lock);
@@ -335,7 +341,7 @@ int64_t gw_rdma_move(struct gw_request *req, enum penstock_op op, uint64_t at, v
 	return move(req, op, at, &seg);
 }
 
-/* Adds the headers for the outcome of a move to the reply. */
+/* Adds headers to the reply that report the outcome of a move (a transfer by RDMA). */
 static void put_headers(struct gw_request *req, enum penstock_op op,
 			enum penstock_object_outcome outcome, uint64_t bytes, bool ranged)
 {
@@ -353,15 +359,15 @@ static void put_headers(struct gw_request *req, enum penstock_op op,
 		gw_header_add(req, answer.headers[i].name, answer.headers[i].value);
 }
 
-/* Returns the request's token, or NULL. A READY has the window of its session already, which a
- * token must not replace. */
+/* Returns the request's token, or NULL. A READY of hipobj-rc-v2 already has the window of its
+ * session, so a token in it is ignored. */
 static const char *token_of(const struct gw_request *req)
 {
 	return req->session ? NULL : gw_header(req, "x-amz-rdma-token");
 }
 
 /* Checks the request's token. Returns 0 if the gateway can serve it, -EOPNOTSUPP if it declines the
- * token, or -EBADMSG. */
+ * token, or -EBADMSG if the token is malformed. */
 static int token_resolve(struct gw_request *req)
 {
 	const char *token = token_of(req);
@@ -403,14 +409,15 @@ void gw_rdma_decline(struct gw_request *req, int code)
 	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
 }
 
-/* Moves the range of a session to the client. If that fails, the request fails, because a READY has
- * no body. */
+/* Writes the range of a session into the client's window. If that fails, the request fails, because
+ * a READY of hipobj-rc-v2 has no body that could carry the bytes. */
 static enum gw_rdma_sent session_send(struct gw_request *req, const struct penstock_object_seg *seg,
 				      bool ranged)
 {
 	int64_t moved;
 
-	/* The object has become shorter since the PREPARE. */
+	/* If the object has become shorter since the PREPARE, the range no longer fills the
+	 * window. */
 	if (seg->len != gw_rdma_window_length(req)) {
 		gw_fail(req, GW_InvalidRange, NULL);
 		return GW_RDMA_FAILED;
@@ -521,7 +528,8 @@ bool gw_rdma_receive(struct gw_request *req)
 	struct penstock_object_seg seg = {.len = 0};
 	struct gw_body *body = &req->body;
 
-	/* For a GET, the window receives the object later. */
+	/* For a GET, nothing is read here: the operation writes the object into the window
+	 * later. */
 	if (!req->remote || req->op->body != GW_BODY_FILE)
 		return true;
 	if (!gw_rdma_length(req))

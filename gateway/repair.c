@@ -22,7 +22,8 @@ struct repair {
 	time_t now;
 	uint64_t lease_s, upload_lease_s;
 	struct gw_repair_result *result;
-	/* negative errno if a move of an object to %self may be incomplete; 0 if none is */
+	/* negative errno if a move of an object's file to %self (folder.h) may be incomplete; 0 if
+	 * none is */
 	int unsettled;
 };
 
@@ -54,14 +55,15 @@ static int each(int dir, struct repair *r,
 
 static bool is_older(const struct repair *r, const struct stat *st, uint64_t lease_s)
 {
-	/* The change time counts, too: a rename or a link changes it. */
+	/* A rename or a link changes only the change time (ctime). So use the later one of
+	 * modification time and change time. */
 	time_t last =
 		st->st_mtim.tv_sec > st->st_ctim.tv_sec ? st->st_mtim.tv_sec : st->st_ctim.tv_sec;
 
 	return r->now - last > (time_t)lease_s;
 }
 
-/* Returns whether a gateway on this host has the draft open. */
+/* Returns whether a gateway on this host has the draft open: it then holds a lock on it. */
 static bool is_locked(int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -74,7 +76,8 @@ static bool is_locked(int dir, const char *name)
 	return locked;
 }
 
-/* Removes a draft, or a folder that a crashed gateway made to replace a file but did not use. */
+/* Removes a draft, which is a file that a crashed gateway has not completed. Also removes a folder
+ * that a crashed gateway has made in place of an object's file, but has not used. */
 static int draft_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	int inner;
@@ -129,7 +132,8 @@ static int newest(int dir, time_t *last)
 	return ret;
 }
 
-static const char *repaired_bucket; /* the program has one thread while it repairs */
+/* the bucket whose uploads are visited; static, because a repair has only one thread */
+static const char *repaired_bucket;
 
 static int upload_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
@@ -144,10 +148,11 @@ static int upload_repair(struct repair *r, int dir, const char *name, const stru
 		return 0;
 	}
 	ret = newest(upload, &last);
-	/* If the file "upload" is missing, an interrupted removal has left the folder. */
+	/* If the file "upload" is missing, an interrupted removal has left the folder. Then the
+	 * lease of drafts applies. */
 	whole = fstatat(upload, "upload", &file, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 	close(upload);
-	/* Keeps an upload whose age cannot be determined. */
+	/* An upload whose age cannot be determined is kept. */
 	if (ret || r->now - last <= (time_t)(whole ? r->upload_lease_s : r->lease_s))
 		r->result->kept++;
 	else if (!gw_upload_remove(&r->store, repaired_bucket, name))
@@ -168,8 +173,8 @@ static int uploads_repair(struct repair *r, int dir, const char *name, const str
 	return ret;
 }
 
-/* Completes the moves of objects to %self in the folders beneath a folder. If one fails, notes the
- * failure and continues with the other folders. */
+/* Completes the interrupted moves of objects' files to %self (folder.h) in the folder `name` and
+ * the folders beneath it. If one fails, sets `unsettled` and continues with the others. */
 static int moves_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	char target[8];
@@ -201,8 +206,8 @@ static int bucket_repair(struct repair *r, int dir, const char *name, const stru
 	return gw_bucket_name_ok(name) ? moves_repair(r, dir, name, st) : 0;
 }
 
-/* Removes an unfinished record of metadata. Complete records stay, even if their object is gone: to
- * find those, one would have to know the inodes of all objects. */
+/* Removes an unfinished record of metadata. A complete record stays, even if its object is gone: to
+ * notice that, the gateway would have to read the inodes of all objects. */
 static int record_repair(struct repair *r, int dir, const char *name, const struct stat *st)
 {
 	size_t len = strlen(name);
@@ -224,9 +229,9 @@ int gw_repair(const char *root, uint64_t lease_s, uint64_t upload_lease_s,
 	memset(result, 0, sizeof(*result));
 	if (ret)
 		return ret;
-	/* Moves come first, because a file that is about to become %self looks like a draft. If a
-	 * move may be incomplete, a draft may be the only name of an object. Then no draft is
-	 * removed. */
+	/* First complete the moves of objects' files to %self, because such a file looks like a
+	 * draft until then. If a move may still be incomplete, remove no draft, because a draft may
+	 * be the only name of an object. */
 	ret = each(r.store.root, &r, bucket_repair);
 	if (!ret && !r.unsettled)
 		ret = each(r.store.tmp, &r, draft_repair);

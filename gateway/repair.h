@@ -3,9 +3,10 @@
  * Removes files that crashed gateways have left in a root (the folder with the objects). Called by
  * `penstock serve --repair`, also while gateways work on the same root.
  *
- * The lease of a draft is the time of its last change: a gateway ends a transfer that moves no
- * bytes after --timeout, so a draft that has not changed for longer than the lease has no owner.
- * On the same host, a lock (flock) on the draft also shows its owner.
+ * A draft is a file that a gateway writes before it becomes an object. A gateway ends a transfer
+ * that moves no bytes after --timeout. So a draft that has not changed for longer than the lease (a
+ * time in seconds) has no owner, and is removed. On the same host, a lock (flock) on the draft also
+ * shows its owner.
  */
 #ifndef GW_REPAIR_H
 #define GW_REPAIR_H
@@ -15,12 +16,15 @@
 
 struct gw_repair_result {
 	unsigned drafts, uploads, records; /* removed */
-	unsigned moves;			   /* completed moves of objects to %self */
-	/* drafts and uploads that were kept, because their lease has not run out */
+	/* interrupted moves of objects to %self that were completed */
+	unsigned moves;
+	/* drafts and uploads that the repair kept: they are not older than their lease, a gateway
+	 * has them open, or their age could not be determined */
 	unsigned kept;
 };
 
-/* Repairs the root. Leases are in seconds. Returns 0, or a negative errno with a text in `why`. */
+/* Repairs the root. Leases are in seconds. Returns 0; on an error, returns a negative errno and
+ * writes a message to `why`. */
 int gw_repair(const char *root, uint64_t lease_s, uint64_t upload_lease_s,
 	      struct gw_repair_result *result, char *why, size_t why_len);
 

@@ -239,7 +239,8 @@ static size_t host_bucket(const char *host, const char *domain)
 	return len - suffix - 1;
 }
 
-/* Decodes a piece of the target. Returns the decoded text's length, or -1 if it is malformed. */
+/* Decodes a piece of the target (path and query). Returns the decoded text's length, or -1 if it is
+ * malformed. */
 static long decode(char **memory, const char *text, size_t len, bool plus, const char **out)
 {
 	long n = pst_uri_parse(text, len, plus, *memory);
@@ -303,7 +304,8 @@ static bool path_parse(struct gw_request *req, const char *domain, char **memory
 	return n > 0;
 }
 
-/* Finds what a target names. `host` is NULL if it cannot name a bucket. */
+/* Finds bucket, key and parameters in a target (path and query). `host` is NULL if the header Host
+ * cannot name a bucket. */
 static bool target_parse(struct gw_request *req, const char *target, const char *host,
 			 const char *domain)
 {
@@ -317,7 +319,8 @@ static bool target_parse(struct gw_request *req, const char *target, const char 
 	req->param_count = 0;
 	req->query = query ? query + 1 : "";
 	req->path = strndup(target, query ? (size_t)(query - target) : strlen(target));
-	/* A decoded text is not longer than the encoded text. Each decoded text ends with a NUL. */
+	/* This memory is enough for all decoded texts: each is at most as long as the encoded text,
+	 * and ends with a NUL. */
 	req->memory = memory = malloc(2 * strlen(target) + (host ? strlen(host) : 0) + 16);
 	if (!req->path || !memory) {
 		gw_fail(req, GW_SlowDown, NULL);
@@ -349,7 +352,8 @@ bool gw_request_parse(struct gw_request *req, const char *domain)
 	}
 	if (!target_parse(req, target, host, domain))
 		return false;
-	/* No bucket has such a name. */
+	/* A path that begins with CONTROL is a message of hipobj-rc-v2. No bucket can have such a
+	 * name. */
 	if (!strncmp(req->path, CONTROL, strlen(CONTROL))) {
 		req->control = req->path + strlen(CONTROL);
 		req->bucket = req->key = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A request to S3: its bucket, key and parameters, found in the bytes from the network, and
- * functions that fill its reply. Called by serve.c and by the operations. A key is arbitrary bytes
+ * functions that fill its reply. Called by front.c and by the operations. A key is arbitrary bytes
  * without NUL, and it is decoded exactly once.
  */
 #ifndef GW_REQUEST_H
@@ -34,8 +34,8 @@ struct gw_request {
 	char *path;	    /* path of the target, not decoded */
 	const char *query;  /* query of the target, not decoded; "" if there is none */
 	const char *bucket; /* decoded; NULL for requests to the service */
-	const char *key;    /* decoded; NULL for requests to a bucket */
-	/* "prepare" in POST /.hipobj-rc/prepare; NULL for all requests with another path */
+	const char *key;    /* decoded; NULL for requests to a bucket or to the service */
+	/* last part of a path that begins with /.hipobj-rc/, such as "prepare"; otherwise NULL */
 	const char *control;
 	size_t key_len;
 	struct gw_param params[GW_PARAMS_MAX];
@@ -49,16 +49,16 @@ struct gw_request {
 	struct pst_sigv4_claim *claim;
 	int bucket_fd; /* -1 if the bucket is not open */
 	struct gw_body body;
-	/* the request's way to the upstream; NULL if it does not go there */
+	/* state of a request that goes to the upstream (upstream.c); otherwise NULL */
 	struct passage *passage;
 	void *state; /* state of the operation; gw_request_close frees it with free() */
 	/* Window of the client's memory from which the request's body is read, or into which the
 	 * reply's body is written; NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
-	/* Session of hipobj-rc-v2 that the request carries out; NULL if there is none. */
+	/* Session of hipobj-rc-v2 whose GET or PUT this request is; NULL if there is none. */
 	struct gw_session *session;
-	char range[64]; /* header Range of a session */
-	bool moves;	/* whether the session is counted as a move */
+	char range[64]; /* value of the header Range, if `session` has set it */
+	bool moves;	/* whether gw_rdma_enter has counted this request */
 	bool has_crc64; /* whether the transport has computed `crc64` */
 	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved by RDMA */
 	enum gw_error error;
@@ -68,12 +68,13 @@ struct gw_request {
 };
 
 /* Finds bucket, key and parameters in the target and in the header Host. `domain` is the suffix of
- * hosts that name a bucket, or NULL. On an error, fills the reply and returns false. */
+ * a host that names a bucket, such as s3.example.com for BUCKET.s3.example.com, or NULL. On an
+ * error, fills the reply and returns false. */
 bool gw_request_parse(struct gw_request *req, const char *domain);
-/* Gives a request another method and target, in path style. `target` lives as long as the request.
- * Returns false after it has filled the reply with an error. */
+/* Gives a request another method and target, in path style. `target` must stay valid as long as the
+ * request. Returns false after it has filled the reply with an error. */
 bool gw_request_retarget(struct gw_request *req, const char *method, const char *target);
-/* Frees the request. Its body has been closed. */
+/* Frees the request, whose body must have been closed before. */
 void gw_request_close(struct gw_request *req);
 
 const char *gw_header(const struct gw_request *req, const char *name);
@@ -89,8 +90,8 @@ int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallba
 /* Fills the reply with an error. Returns -1. `fmt` is NULL for the default message. */
 int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Fills the reply with the error for an errno (negative or positive). `what` is the error that
- * stands for ENOENT. */
+/* Fills the reply with the S3 error for an errno (negative or positive). `what` is the S3 error to
+ * use for ENOENT. */
 int gw_fail_errno(struct gw_request *req, int code, enum gw_error what);
 /* Begins a reply with an XML document. Returns the text to which the caller appends. */
 struct pst_text *gw_reply_xml(struct gw_request *req, unsigned status);
@@ -100,7 +101,8 @@ void gw_header_number(struct gw_request *req, const char *name, uint64_t value);
 /* Adds the header ETag, with quotes. */
 void gw_header_etag(struct gw_request *req, const char *etag);
 
-/* Writes a time as "Sun, 22 Nov 2026 19:00:00 GMT", or as "2026-11-22T19:00:00.000Z". */
+/* gw_http_date writes a time as "Sun, 22 Nov 2026 19:00:00 GMT", and gw_iso_date as
+ * "2026-11-22T19:00:00.000Z". */
 void gw_http_date(time_t when, char out[40]);
 void gw_iso_date(const struct timespec *when, char out[40]);
 /* Parses a date of HTTP. Returns false if it is malformed. */

@@ -128,7 +128,7 @@ static bool is_reading(const struct gw_request *req)
 	return !strcmp(req->http->method, "GET") || !strcmp(req->http->method, "HEAD");
 }
 
-/* Returns whether the query has a parameter that the operation does not know. Such a parameter may
+/* Returns whether the query has a parameter that the operation does not use. Such a parameter may
  * name a sub-resource that is newer than this table. The request must then not change the object or
  * the bucket itself. Parameters that begin with "x-" are allowed: S3 ignores them, and those of
  * signatures are among them. */
@@ -164,7 +164,7 @@ static bool op_matches(const struct gw_request *req, const struct gw_op *op, enu
 static const struct gw_op other_read = {"none", .body = GW_BODY_TEXT};
 static const struct gw_op other_write = {"none", .body = GW_BODY_TEXT, .write = true};
 
-/* Finds req->op. Returns false if the table does not have it. */
+/* Sets req->op to the row of the table that matches the request. Returns false if none matches. */
 static bool op_find(struct gw_request *req)
 {
 	enum gw_level level = req->control  ? GW_CONTROL

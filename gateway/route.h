@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operations of S3 that the gateway has, and the choice of one by method and parameters. Called
- * by front.c. An operation that is not in the table must get 501, never another operation's answer.
+ * The operations of S3 that the gateway implements, and the choice of one by method and parameters.
+ * Called by front.c. An operation that is not in the table must get status 501, never another
+ * operation's answer.
  */
 #ifndef GW_ROUTE_H
 #define GW_ROUTE_H
@@ -11,11 +12,12 @@
 enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT, GW_CONTROL };
 
 struct gw_op {
-	const char *name; /* name of the operation in S3's API reference */
+	/* name of the operation: for requests of S3, that in S3's API reference */
+	const char *name;
 	const char *method;
 	enum gw_level level;
-	/* parameter that must be in the query, such as "uploads"; NULL for none. For GW_CONTROL the
-	 * end of the path */
+	/* Parameter that must be in the query, such as "uploads"; NULL for none. For the level
+	 * GW_CONTROL, the value that gw_request.control must have, such as "prepare". */
 	const char *sub;
 	const char *sub2;   /* second parameter that must be in the query; NULL for none */
 	const char *header; /* header that the request must have; NULL for none */
@@ -33,10 +35,10 @@ struct gw_op {
 /* Chooses req->op by method, path and parameters. On an error, fills the reply and returns
  * false. */
 bool gw_route(struct gw_request *req);
-/* Chooses req->op for the upstream: an operation that is not in the table is passed through, too.
- */
+/* Chooses req->op if the gateway has an upstream. An operation that is not in the table is passed
+ * through, too. */
 void gw_route_any(struct gw_request *req);
-/* Number of operations, with one more for requests without an operation. */
+/* Returns the number of operations, plus one for requests without an operation. */
 unsigned gw_op_count(void);
 const char *gw_op_name(unsigned op);
 /* Returns whether an operation may take long: it syncs files, or reads whole folders. */

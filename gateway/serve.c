@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the life of a gateway, see serve.h. */
+/* Starts, reloads and stops a gateway, see serve.h. */
 #include "serve.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
 #define METRICS_CONNECTIONS 64
-/* Maximum number of servers that were started with an older certificate and still have
+/* Maximum number of HTTP servers that were started with an older certificate and still have
  * connections. */
 #define OLD_MAX 8
 
@@ -103,7 +103,7 @@ static struct gw_http *http_start(struct gateway *g)
 	http.key = key;
 	if (!o->cert || key)
 		started = gw_http_start(&http, g->why, g->why_len);
-	/* libmicrohttpd has copied both texts. */
+	/* libmicrohttpd has copied both texts, so they can be overwritten and freed. */
 	pem_free(cert);
 	pem_free(key);
 	return started;
@@ -118,11 +118,12 @@ static unsigned port_of(int fd)
 
 	if (fd < 0 || getsockname(fd, (struct sockaddr *)&address, &len))
 		return 0;
-	/* sockaddr_in and sockaddr_in6 have the port at the same place. */
+	/* sockaddr_in has the port at the same place as sockaddr_in6, so this is right for IPv4,
+	 * too. */
 	return ntohs(address.sin6_port);
 }
 
-/* Raises the limit of open files as far as the connections may need. */
+/* Raises the limit of open files to the hard limit, because each connection needs descriptors. */
 static void raise_file_limit(void)
 {
 	struct rlimit limit;
@@ -207,7 +208,8 @@ static int gateway_start(struct gateway *g)
 			return -EIO;
 	}
 	if (!o->rdma || strcmp(o->rdma, "none") != 0) {
-		/* Half of the workers may wait for RDMA. */
+		/* At most half of the worker threads may wait for RDMA, so that the others can run
+		 * other requests. With an upstream, gw_upstream_windows_max sets the limit. */
 		const struct gw_rdma_options rdma = {
 			.transports = o->rdma,
 			.networks = o->rdma_networks,
@@ -216,7 +218,8 @@ static int gateway_start(struct gateway *g)
 				     : o->threads > 1 ? o->threads / 2
 						      : 1,
 			.rate_min = o->rate_min,
-			/* If HTTP is encrypted, no bytes leave the host unencrypted. */
+			/* If HTTP is encrypted, RDMA must not send bytes to another host
+			 * unencrypted either. */
 			.encrypt = o->cert != NULL,
 			.metrics = &server->metrics,
 		};
@@ -265,8 +268,8 @@ static void keys_reload(struct gateway *g)
 	gw_keys_release(old);
 }
 
-/* Stops servers with an older certificate that have no more connections, or all of them if `all` is
- * true. */
+/* Stops the HTTP servers with an older certificate that have no more connections, or all of them if
+ * `all` is true. */
 static void old_stop(struct gateway *g, bool all)
 {
 	unsigned kept = 0;
@@ -279,8 +282,8 @@ static void old_stop(struct gateway *g, bool all)
 	g->old_count = kept;
 }
 
-/* Starts a server with the new certificate on the same socket. The server with the old certificate
- * keeps its connections. */
+/* Starts an HTTP server with the new certificate on the same socket. The server with the old
+ * certificate keeps its connections. */
 static void certificate_reload(struct gateway *g)
 {
 	struct gw_http *http;
@@ -301,8 +304,8 @@ static void certificate_reload(struct gateway *g)
 	atomic_store(&g->front.http, http);
 }
 
-/* Waits for a signal. Meanwhile, stops servers with an older certificate whose last connection has
- * ended. Returns the signal, or -1 if the wait was interrupted. */
+/* Waits for a signal. Meanwhile, stops HTTP servers with an older certificate whose last connection
+ * has ended. Returns the signal, or -1 if the wait was interrupted. */
 static int signal_wait(struct gateway *g, const sigset_t *signals)
 {
 	const struct timespec step = {.tv_sec = 1};
@@ -350,11 +353,11 @@ static void gateway_stop(struct gateway *g)
 	struct gw_server *server = &g->front.server;
 
 	atomic_store(&server->stopping, true);
-	/* This must come first, because workers wait for moves, and the servers wait for their
-	 * workers. */
+	/* This call ends all transfers by RDMA. It must come first: the HTTP servers wait for their
+	 * worker threads, and these wait for the transfers. */
 	gw_rdma_cancel(server->rdma);
-	/* This must come before the servers stop, because its threads resume the connections that
-	 * wait for the upstream. */
+	/* This call must come before the HTTP servers stop, because the threads of the upstream
+	 * resume the connections of clients that wait for the upstream. */
 	gw_upstream_stop(server->upstream);
 	old_stop(g, true);
 	atomic_store(&g->front.http, NULL);

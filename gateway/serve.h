@@ -18,7 +18,7 @@ struct gw_options {
 	const char *listen, *keys;
 	const char *metrics; /* ADDRESS:PORT of the metrics; NULL for none */
 	const char *region;  /* region that signatures must name; NULL accepts any */
-	/* suffix of hosts that name a bucket; NULL if only the path names the bucket */
+	/* suffix of hosts that name a bucket (BUCKET.domain); NULL if only the path names it */
 	const char *domain;
 	const char *cert, *key; /* files in PEM form; NULL without TLS */
 	const char *access_log; /* file; "-" is standard output; NULL for none */
@@ -31,15 +31,17 @@ struct gw_options {
 	unsigned threads, connections_max, connections_per_address_max;
 	unsigned timeout_s, rate_min, drain_s;
 	uint64_t body_max;
-	/* maximum staging memory in bytes for all requests to the upstream together */
+	/* maximum memory in bytes for the ring buffers of all requests to the upstream together */
 	uint64_t buffer_memory;
-	/* Called when the gateway accepts connections, with its port. */
+	/* Called when the gateway accepts connections, with the port for S3 and the port of the
+	 * metrics (0 without metrics). */
 	void (*ready)(unsigned port, unsigned metrics_port);
 	/* Called with messages to the operator. */
 	void (*notice)(const char *text);
 };
 
-/* Runs until a signal ends it. Returns 0, or a negative errno with a text in `why`. */
+/* Runs until a signal ends it. Returns 0; on an error, returns a negative errno and writes a
+ * message to `why`. */
 int gw_serve(const struct gw_options *options, char *why, size_t why_len);
 
 #endif

@@ -164,7 +164,8 @@ void gw_sessions_expire(struct gw_sessions *sessions)
 {
 	uint64_t times;
 
-	/* EAGAIN: the timer was set again, which has cleared its expiration */
+	/* This read resets the descriptor. If the timer has been set again meanwhile, the read
+	 * fails with EAGAIN, which is no error. */
 	if (read(sessions->timer, &times, sizeof(times)) < 0)
 		times = 0;
 	oldest_end(sessions, false);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions of protocol hipobj-rc-v2. A PREPARE of a client opens a session, and its READY takes the
- * session off the table. Each session belongs to the access key that has opened it, and ends after
- * GW_SESSION_MS. The number of sessions is limited, in total and for each access key. Called by
- * rdma.c.
+ * Sessions of protocol hipobj-rc-v2. A client's message PREPARE opens a session. The client's
+ * message READY takes the session off the table, and the transfer begins. Each session belongs to
+ * the access key that has opened it, and ends after GW_SESSION_MS. The number of sessions is
+ * limited, in total and for each access key. Called by rdma.c.
  */
 #ifndef GW_SESSION_H
 #define GW_SESSION_H
@@ -20,7 +20,7 @@
 
 struct gw_sessions;
 
-/* A session, which owns its strings. */
+/* A session. gw_session_free frees its strings, too. */
 struct gw_session {
 	struct gw_session *next;
 	char id[GW_SESSION_ID];
@@ -29,7 +29,7 @@ struct gw_session {
 	enum penstock_op op;
 	uint64_t offset, len;
 	uint32_t cookie;
-	/* the remote window; NULL if another function has taken it over */
+	/* the client's window; NULL if the request of the READY has taken it over */
 	struct penstock_object_remote *remote;
 	uint64_t due_ms;
 };

@@ -12,10 +12,11 @@
 #include "folder.h"
 #include "keypath.h"
 
-/* Maximum number of attempts to give a draft its name while other gateways change the folders. */
+/* Maximum number of attempts to give a draft (an unpublished file) its name while other gateways
+ * change the folders. */
 #define ATTEMPTS 200
-/* After each block of this length in bytes, the kernel begins to write a draft to the drive, so
- * that fsync() has less to write. */
+/* After each block of this length in bytes, gw_draft_write lets the kernel begin to write the draft
+ * to the drive, so that fsync() has less to write. */
 #define FLUSH (8u << 20)
 
 /* ---- the store ---- */
@@ -107,7 +108,7 @@ bool gw_bucket_name_ok(const char *name)
 		return false;
 	for (size_t i = 0; i < len; i++)
 		dots += name[i] == '.';
-	/* an IPv4 address would be taken for the host */
+	/* S3 forbids this form, because a client would take it for the IPv4 address of a host. */
 	if (dots == 3 && strspn(name, "0123456789.") == len)
 		return false;
 	return name[0] != '.' && name[0] != '-' && name[len - 1] != '.' && name[len - 1] != '-' &&
@@ -278,8 +279,8 @@ int gw_draft_open(const struct gw_store *store, struct gw_draft *draft)
 	draft->fd = openat(store->tmp, draft->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (draft->fd < 0)
 		return -errno;
-	/* The lock shows `serve --repair` that the draft is in use. If it fails, nothing else is
-	 * lost. */
+	/* The lock shows `serve --repair` that the draft is in use. If flock() fails, only the age
+	 * of the draft protects it from the repair. */
 	(void)flock(draft->fd, LOCK_SH | LOCK_NB);
 	return 0;
 }
@@ -335,8 +336,8 @@ static bool is_folder(int dir, const char *name)
 	return !fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode);
 }
 
-/* Gives a draft its name if no other file has it. Returns 0, -EEXIST, -EISDIR if a folder has the
- * name, or another negative errno. */
+/* Gives a draft (an unpublished file) its name in `dir`, unless another file has this name. Returns
+ * 0, -EEXIST, -EISDIR if a folder has the name, or another negative errno. */
 static int put_new(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name)
 {
 	int ret = draft_link(store, draft, dir, name);
@@ -350,7 +351,7 @@ static int put_new(const struct gw_store *store, struct gw_draft *draft, int dir
 	return ret;
 }
 
-/* Gives a draft its name, and replaces a file that has the name. */
+/* Gives a draft (an unpublished file) its name in `dir`, and replaces a file that has this name. */
 static int put_over(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name)
 {
 	struct stat old;
@@ -379,8 +380,8 @@ static int put_over(const struct gw_store *store, struct gw_draft *draft, int di
 	return 0;
 }
 
-/* Gives a draft its name in a folder. If a folder has this name, the draft becomes %self in that
- * folder. */
+/* Gives a draft (an unpublished file) its name in `dir`. If a folder has this name, the draft
+ * becomes the file %self in that folder (store.h). */
 static int put(const struct gw_store *store, struct gw_draft *draft, int dir, const char *name,
 	       bool exclusive)
 {
@@ -400,7 +401,7 @@ static int put(const struct gw_store *store, struct gw_draft *draft, int dir, co
 	return ret == -ENOENT ? -EAGAIN : ret;
 }
 
-/* Closes a draft that has got its name. */
+/* Closes the descriptor of a draft that has been published. */
 static void draft_forget(struct gw_draft *draft)
 {
 	close(draft->fd);
@@ -419,7 +420,7 @@ int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int b
 	slash = strrchr(path, '/');
 	ret = -EAGAIN;
 	/* -ENOENT and -EAGAIN mean that another gateway has just removed a folder because it was
-	 * empty. */
+	 * empty. So make the folder again. */
 	for (unsigned i = 0; i < ATTEMPTS && (ret == -EAGAIN || ret == -ENOENT); i++) {
 		int dir = gw_folder_make(bucket, store->tmp, path, store->sync);
 

@@ -30,11 +30,12 @@
 struct gw_store {
 	int root, tmp, meta, multipart; /* descriptors of folders */
 	bool unnamed;			/* whether files without a name (O_TMPFILE) can be used */
-	bool sync;			/* whether to sync; tests of speed may turn it off */
+	/* whether to sync files and folders; tests of speed may set it to false */
+	bool sync;
 };
 
-/* Opens the root, and makes the store's own folder in it. Returns 0, or a negative errno with a
- * text in `why`. */
+/* Opens the root, and makes the store's own folder .penstock in it. Returns 0; on an error, returns
+ * a negative errno and writes a message to `why`. */
 int gw_store_open(struct gw_store *store, const char *root, char *why, size_t why_len);
 void gw_store_close(struct gw_store *store);
 
@@ -44,7 +45,7 @@ void gw_store_close(struct gw_store *store);
 bool gw_bucket_name_ok(const char *name);
 /* Opens a bucket's folder. Returns the descriptor, or -ENOENT or another negative errno. */
 int gw_bucket_open(const struct gw_store *store, const char *name);
-/* Returns 0, -EEXIST or another negative errno. */
+/* Makes a bucket's folder. Returns 0, -EEXIST or another negative errno. */
 int gw_bucket_make(const struct gw_store *store, const char *name);
 /* Removes a bucket and its empty folders. Returns 0, -ENOTEMPTY or another negative errno. */
 int gw_bucket_remove(const struct gw_store *store, const char *name);
@@ -62,8 +63,8 @@ struct gw_object {
 int gw_object_open(const struct gw_store *store, int bucket, const char *key, size_t len,
 		   struct gw_object *out);
 void gw_object_close(struct gw_object *object);
-/* Opens the file of the object whose key is the name of the folder `dir`. Returns the descriptor or
- * a negative errno. */
+/* Opens %self in the folder `dir`: the file of the object whose key is the folder's name. Returns
+ * the descriptor or a negative errno. */
 int gw_self_open(const struct gw_store *store, int dir);
 /* Removes an object and folders that become empty. Returns 0, -ENOENT or another negative errno. */
 int gw_object_remove(const struct gw_store *store, int bucket, const char *key, size_t len);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the headers of objects, see stored.h. */
+/* Implements the handling of headers that are stored with objects, see stored.h. */
 #include "stored.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "s3/hash.h"
 #include "sums.h"
 
-#define USER_META_MAX 2048 /* maximum total length of names and values, as in S3 */
+#define USER_META_MAX 2048 /* as in S3: maximum length in bytes of all user metadata */
 
 static bool begins(const char *text, const char *begin)
 {

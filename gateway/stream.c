@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements the staging of one request, see stream.h. */
+/* Implements the ring buffer between a client and the upstream, see stream.h. */
 #include "stream.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 /* Number of bytes of the ring that must be free, or filled, before a suspended connection is
- * resumed. With fewer, its thread would be woken for each piece. */
+ * resumed. With a smaller number, the connection's thread would be woken for each piece. */
 #define STEP (GW_STREAM_RING / 4)
 
 struct gw_stream *gw_stream_open(uint64_t want, void (*freed)(void *owner), void *owner)
@@ -66,16 +66,16 @@ void gw_stream_release(struct gw_stream *s)
 		return;
 	freed = s->freed;
 	owner = s->owner;
-	/* The owner first takes the stream off its list, so that no other thread can find it when
-	 * its memory is freed. */
+	/* Before the memory is freed, freed() lets the owner take the stream off its list. So no
+	 * other thread can find the stream. */
 	freed(owner);
 	gw_stream_discard(s);
 }
 
 /* ---- the connection; all functions run on its thread ---- */
 
-/* Suspends the connection. The lock is held, so that the exchange cannot resume the connection
- * before it is suspended. */
+/* Suspends the connection. The caller holds the lock, so that the exchange cannot resume the
+ * connection before it is suspended. */
 static void park(struct gw_stream *s)
 {
 	s->parked = true;

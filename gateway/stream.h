@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The staging of one request that goes to the upstream: a ring of bytes between the connection with
- * the client and the exchange with the upstream. The thread of the connection never blocks: if it
- * has to wait, it suspends the connection, and the exchange resumes it. The ring first has bytes of
- * the request, and then bytes of the reply. The last byte of a request must not leave the ring
- * before the request has passed all checks. Called by http.c, upstream.c and exchange.c.
+ * The ring buffer of one request that goes to the upstream (the S3 server behind this gateway). It
+ * is between the connection with the client and the exchange with the upstream. The thread of the
+ * connection never blocks: if it has to wait, it suspends the connection, and the exchange resumes
+ * it. The ring first has bytes of the request, and then bytes of the reply. The last byte of a
+ * request must not leave the ring before the request has passed all checks. Called by http.c,
+ * upstream.c and exchange.c.
  */
 #ifndef GW_STREAM_H
 #define GW_STREAM_H
@@ -18,12 +19,12 @@
 #include "common/text.h"
 
 #define GW_STREAM_RING (192u << 10)
-/* Maximum length of a body that waits in the ring until it is complete. It is less than the ring,
- * because bytes of the encoding follow the last byte of the body. */
+/* Maximum length in bytes of a body that stays in the ring until it is complete. It is less than
+ * the ring, because bytes of the encoding follow the last byte of the body. */
 #define GW_STREAM_WHOLE (GW_STREAM_RING - (16u << 10))
-/* maximum number of bytes that http.c holds in memory besides the ring */
+/* maximum number of a body's bytes that libmicrohttpd holds in memory besides the ring */
 #define GW_STREAM_BLOCK (64u << 10)
-/* Memory of one request, in bytes, that counts against the limit of staging memory. */
+/* Memory of one request, in bytes, that counts against the limit --buffer-memory. */
 #define GW_STREAM_COST (GW_STREAM_RING + GW_STREAM_BLOCK)
 
 enum gw_stream_end { GW_STREAM_MORE, GW_STREAM_COMPLETE, GW_STREAM_BROKEN };
@@ -51,10 +52,11 @@ struct gw_stream {
 	bool checked;
 	/* the upstream has replied and takes no more bytes of the body */
 	bool discards;
-	bool cancelled;		/* the client has gone, or the request is refused */
-	bool parked;		/* the connection of the client is suspended */
-	bool replied;		/* the members of the reply, or `failure`, are set */
-	enum gw_stream_end end; /* how the reply's body ends */
+	bool cancelled; /* the client has gone, or the request is refused */
+	bool parked;	/* the connection of the client is suspended */
+	bool replied;	/* the members of the reply, or `failure`, are set */
+	/* whether the reply's body goes on, is complete or has broken off */
+	enum gw_stream_end end;
 	enum gw_stream_failure failure;
 	unsigned status;
 	bool has_length;
@@ -112,8 +114,8 @@ ssize_t gw_stream_next(struct gw_stream *stream, const char **bytes);
 void gw_stream_sent(struct gw_stream *stream, size_t len);
 /* Drops the rest of the request's body. From then on, the ring contains only bytes of the reply. */
 void gw_stream_turn(struct gw_stream *stream);
-/* Publishes the reply, whose members the caller has set, or a failure. Before that, it does the
- * same as gw_stream_turn. */
+/* Publishes the reply, whose members the caller has set, or a failure. Also drops the rest of the
+ * request's body, as gw_stream_turn does. */
 void gw_stream_reply(struct gw_stream *stream, enum gw_stream_failure failure);
 /* Waits until the ring has free memory. Stores its address and returns its length, or returns
  * -ECANCELED. */

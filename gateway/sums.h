@@ -23,7 +23,8 @@ struct gw_sum {
 /* All kinds, in the order in which a reply lists them. */
 extern const struct gw_sum gw_sums[GW_SUM_KINDS];
 
-/* Returns the kind with a name such as "crc32c", in any case, or PST_HASH_KINDS. */
+/* Returns the kind with a name such as "crc32c", in upper or lower case; PST_HASH_KINDS if there is
+ * none. */
 enum pst_hash_kind gw_sum_kind(const char *name);
 /* Returns the row of a kind, which must be one of gw_sums. */
 const struct gw_sum *gw_sum_of(enum pst_hash_kind kind);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements uploads in parts, see upload.h. */
+/* Implements multipart uploads, see upload.h. */
 #include "upload.h"
 
 #include <errno.h>
@@ -176,8 +176,8 @@ static int file_remove(void *user, const struct dirent *entry)
 	return 0;
 }
 
-/* Removes the files in the folder of an upload. The file "upload" goes first: without it, the
- * upload does not exist. */
+/* Removes the files in the folder of an upload. Begins with the file "upload": as soon as it is
+ * gone, the upload does not exist. */
 static int files_remove(const struct gw_store *store, int dir)
 {
 	struct removal r = {store, dir};

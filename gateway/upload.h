@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads in parts as folders: multipart/BUCKET/ID/ has a file "upload" with the metadata of the
- * future object, and a file for each part, named by its number in five digits. Called by
- * op_multipart.c, op_copy.c and repair.c.
+ * Multipart uploads, stored as folders: multipart/BUCKET/ID/ has a file "upload" with the metadata
+ * of the future object, and a file for each part, named by its number in five digits. Called by the
+ * operations, assemble.c and repair.c.
  */
 #ifndef GW_UPLOAD_H
 #define GW_UPLOAD_H

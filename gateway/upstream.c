@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the upstream, see upstream.h. Each request has a stream (stream.h) and one thread for
- * its exchange (exchange.h). The limit of memory determines the maximum number of streams. There
- * are as many threads, so that no request waits for another.
+ * Implements the upstream, see upstream.h. Each request has a stream (stream.h), which is a ring
+ * buffer, and one thread for its exchange (exchange.h). The limit --buffer-memory determines the
+ * maximum number of streams. There are as many threads as streams, so that no request waits for
+ * another.
  */
 #include "upstream.h"
 
@@ -26,14 +27,15 @@
 #include "sums.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
-/* Maximum number of requests whose bytes move by RDMA at a time. The server half of RDMA has a
- * queue of 256 moves. */
+/* Maximum number of requests whose bytes move by RDMA at a time. It stays below the queue of the
+ * server half of RDMA, which has room for 256 moves. */
 #define WINDOWS_MAX 128
 
 struct gw_upstream {
 	struct gw_links *links;
 	struct pst_http_endpoint *endpoint;
-	struct pst_s3_settings settings; /* default keys, and the region */
+	/* the gateway's default access key at the upstream, and the region */
+	struct pst_s3_settings settings;
 	/* cache of signing keys for the default secret; NULL if there is no memory for it */
 	struct pst_sigv4_day *day;
 	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
@@ -41,14 +43,14 @@ struct gw_upstream {
 	pthread_mutex_t lock; /* protects all that follows */
 	bool stopping;
 	unsigned streams, streams_max;
-	/* number and maximum number of passages that use a window of RDMA */
+	/* number and maximum number of requests that have `has_window` set */
 	unsigned windows, windows_max;
 	struct passage *first; /* all passages */
 	struct gw_metrics *metrics;
 };
 
-/* A request on its way to the upstream. The stream refers to it as long as the connection or the
- * exchange holds the stream. */
+/* The state of a request on its way to the upstream. passage_free frees it when neither the
+ * client's connection nor the exchange uses its stream any more. */
 struct passage {
 	struct passage *next, **prev; /* links of the list of all passages */
 	struct gw_upstream *upstream;
@@ -57,7 +59,8 @@ struct passage {
 	struct pst_text head; /* head of the request that the upstream receives */
 	bool no_body;	      /* the reply has no body */
 	bool started;
-	bool has_window; /* one of the two bodies is in a window of the client's memory */
+	/* one of the two bodies is in a window of the client's memory and moves by RDMA */
+	bool has_window;
 	struct gw_window window;
 };
 
@@ -96,8 +99,8 @@ static bool upstream_start(struct gw_upstream *u, const struct gw_upstream_optio
 			 GW_STREAM_COST >> 10);
 		return false;
 	}
-	/* At most half of the streams may use a window, so that clients that do not answer cannot
-	 * take all the staging memory. */
+	/* At most half of the streams may wait for transfers by RDMA, so that clients that do not
+	 * answer cannot use up the memory of all streams. */
 	u->windows_max = u->streams_max > 1 ? u->streams_max / 2 : 1;
 	if (u->windows_max > WINDOWS_MAX)
 		u->windows_max = WINDOWS_MAX;
@@ -172,7 +175,7 @@ void gw_upstream_close(struct gw_upstream *u)
 
 /* ---- passages ---- */
 
-/* Called when a stream is free. */
+/* Frees a passage. Called when its stream has no more users. */
 static void passage_free(void *owner)
 {
 	struct passage *p = owner;
@@ -192,8 +195,8 @@ static void passage_free(void *owner)
 	free(p);
 }
 
-/* Reserves memory for a passage. Returns NULL if there is too little, or if `window` is true and
- * too many passages use a window. */
+/* Opens a passage with its stream. Returns NULL if there are too many streams or too little memory.
+ * If `window` is true, sets `has_window`, unless too many passages use a window. */
 static struct passage *passage_open(struct gw_upstream *u, uint64_t want, bool window)
 {
 	struct passage *p = calloc(1, sizeof(*p));
@@ -222,7 +225,7 @@ static struct passage *passage_open(struct gw_upstream *u, uint64_t want, bool w
 	return p;
 }
 
-/* Runs the exchange of a passage, on a thread of the pool. */
+/* Runs the exchange of a passage (a request to the upstream), on a thread of the pool. */
 static void passage_run(struct gw_job *job)
 {
 	struct passage *p = (struct passage *)((char *)job - offsetof(struct passage, job));
@@ -265,15 +268,15 @@ static bool header_passes(const struct gw_request *req, const char *name)
 	for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
 		if (!strcmp(name, ours[i]))
 			return false;
-	/* The upstream gets the checksum in a header, so it must be known before the body. A
-	 * checksum in a trailer is known only if the whole body has arrived. */
+	/* The upstream gets the checksum in a header, so its value must be known before the body is
+	 * sent. The value of a trailer is known only if the whole body has arrived. */
 	if (!strcmp(name, "x-amz-sdk-checksum-algorithm") && req->body.sum_in_trailer)
 		return req->body.sum[0] != '\0';
 	return starts(name, "x-amz-") && !starts(name, "x-amz-rdma-");
 }
 
-/* Appends path and query, decoded and encoded again. So the upstream finds the same bucket and key
- * in them that the gateway has checked. */
+/* Appends the path of the request to the upstream. The decoded bucket and key are encoded again, so
+ * that the upstream finds in the path what the gateway has checked. */
 static void put_path(const struct gw_request *req, struct pst_text *out)
 {
 	pst_text_put_str(out, "/");
@@ -309,7 +312,7 @@ static void put_query(const struct gw_request *req, struct pst_text *out)
 	}
 }
 
-/* The texts of a request's head. */
+/* The parts of the head of the request to the upstream. */
 struct head {
 	struct pst_header headers[HEADERS_MAX];
 	unsigned count;
@@ -470,12 +473,12 @@ static bool source_check(struct gw_request *req)
 
 static bool rights_check(struct gw_request *req)
 {
-	/* A proxy in front of the upstream could resolve such a name as a part of a path, and so
-	 * reach another bucket. */
+	/* A bucket's name must not be "." or "..", or contain a slash. A proxy in front of the
+	 * upstream could resolve such a name as a part of a path, and so reach another bucket. */
 	if (req->bucket &&
 	    (!strcmp(req->bucket, ".") || !strcmp(req->bucket, "..") || strchr(req->bucket, '/')))
 		return gw_fail(req, GW_InvalidURI, NULL) == 0;
-	/* A list of all buckets would name those that the key may not use. */
+	/* A list of all buckets would show buckets that this access key may not use. */
 	if (!req->bucket && strcmp(req->identity->buckets, "*") != 0)
 		return gw_fail(req, GW_AccessDenied,
 			       "This access key may use some buckets only, and so it cannot list "
@@ -485,8 +488,8 @@ static bool rights_check(struct gw_request *req)
 
 /* ---- windows of S3 over RDMA ---- */
 
-/* The next functions access the window of a passage, on the thread of its exchange. Meanwhile the
- * connection is suspended, so that the request is not freed. */
+/* The functions below access the client's window by RDMA, on the thread of the exchange. Meanwhile
+ * the client's connection is suspended, so that the request is not freed. */
 
 static int64_t window_read(void *owner, uint64_t at, char *bytes, size_t len)
 {
@@ -507,8 +510,8 @@ static bool window_check(void *owner)
 	return gw_body_end(owner);
 }
 
-/* Finds the window that the request's token describes. On an error, fills the reply and returns
- * false. */
+/* Checks the request's RDMA token, and finds the window of the client's memory that it describes.
+ * On an error, fills the reply and returns false. */
 static bool window_find(struct gw_request *req, bool stores)
 {
 	bool reads = !strcmp(req->op->name, "GetObject");
@@ -518,7 +521,8 @@ static bool window_find(struct gw_request *req, bool stores)
 	return (!reads && strcmp(req->op->name, "HeadObject") != 0) || gw_rdma_check_read(req);
 }
 
-/* Prepares the window of a passage. On an error, fills the reply and returns false. */
+/* Prepares the transfer by RDMA between the client's window and the passage. On an error, fills the
+ * reply and returns false. */
 static bool window_begin(struct gw_request *req, bool stores)
 {
 	struct passage *p = req->passage;
@@ -576,7 +580,7 @@ bool gw_upstream_begin(struct gw_request *req)
 	req->http->stream = req->passage->stream;
 	if (window && !window_begin(req, stores))
 		return false;
-	/* If the passage has a window, the exchange starts in gw_upstream_end. */
+	/* If one of the bodies moves by RDMA, the exchange starts in gw_upstream_end. */
 	if (req->passage->has_window)
 		return true;
 	return req->body.want <= GW_STREAM_WHOLE || passage_start(req);
@@ -588,7 +592,7 @@ bool gw_upstream_end(struct gw_request *req)
 
 	if (p->has_window && p->window.reads)
 		return passage_start(req);
-	/* The upstream has replied in the middle of the body. */
+	/* The upstream has replied before it got the whole body, and takes no more bytes of it. */
 	if (gw_stream_discards(p->stream))
 		return true;
 	if (!gw_body_end(req))
@@ -597,7 +601,7 @@ bool gw_upstream_end(struct gw_request *req)
 	return p->started || passage_start(req);
 }
 
-/* Adds the headers of RDMA to a reply of the upstream. */
+/* Adds the headers that report the transfer by RDMA to a successful reply. */
 static void rdma_answer(struct gw_request *req)
 {
 	const struct passage *p = req->passage;

@@ -19,20 +19,22 @@
 struct gw_upstream;
 
 struct gw_upstream_options {
-	const char *url;	/* http://HOST[:PORT] or https://HOST[:PORT] */
-	uint64_t buffer_memory; /* maximum memory for the staging of all requests together */
-	unsigned timeout_s;	/* time without a byte after which the upstream counts as lost */
+	const char *url; /* http://HOST[:PORT] or https://HOST[:PORT] */
+	/* maximum memory in bytes for the ring buffers of all requests together */
+	uint64_t buffer_memory;
+	unsigned timeout_s; /* time without a byte after which the upstream counts as lost */
 	unsigned requests_max;
 	struct gw_metrics *metrics;
 };
 
-/* Opens an upstream. Reads the default keys from the environment. Returns NULL with a text in
- * `why`. */
+/* Opens an upstream. Reads the default keys from the environment. On an error, returns NULL and
+ * writes a message to `why`. */
 struct gw_upstream *gw_upstream_open(const struct gw_upstream_options *options, char *why,
 				     size_t why_len);
 /* Returns the maximum number of requests whose bytes move by RDMA at a time. */
 unsigned gw_upstream_windows_max(const struct gw_upstream *upstream);
-/* Checks that each access key has keys for the upstream. Returns false with a text in `why`. */
+/* Checks that each access key has keys for the upstream. If one has none, returns false and writes
+ * a message to `why`. */
 bool gw_upstream_check_keys(const struct gw_upstream *upstream, const struct gw_keys *keys,
 			    char *why, size_t why_len);
 /* Cancels all requests and ends the threads. NULL is allowed. */
@@ -43,12 +45,13 @@ void gw_upstream_close(struct gw_upstream *upstream);
 /* Prepares to pass a request through, when its head has arrived. On an error, fills the reply and
  * returns false. */
 bool gw_upstream_begin(struct gw_request *req);
-/* Called when the whole body has arrived: checks it and lets the upstream have its last bytes. On
- * an error, fills the reply and returns false. */
+/* Called when the whole body has arrived: checks it, and then lets its last bytes go to the
+ * upstream. On an error, fills the reply and returns false. */
 bool gw_upstream_end(struct gw_request *req);
-/* Fills the reply with that of the upstream. */
+/* Fills the reply to the client with the upstream's reply, or with an error if there is none. */
 void gw_upstream_answer(struct gw_request *req);
-/* Ends the passage of the request, whether it is complete or not. */
+/* Cancels the request's exchange with the upstream if it is not complete, and releases its
+ * memory. */
 void gw_upstream_done(struct gw_request *req);
 
 #endif

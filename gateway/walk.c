@@ -12,13 +12,14 @@
 #include "common/dir.h"
 #include "folder.h"
 
-/* Maximum number of entries of a folder that are kept at a time, in order. Twice as many are kept
- * while they are being collected. */
+/* Maximum number of a folder's entries that stay in memory after they have been sorted. Up to twice
+ * as many are in memory while they are being collected. */
 #define PAGE 1024
 
 enum entry_kind { ENTRY_FILE, ENTRY_SELF, ENTRY_FOLDER };
 
-/* An entry of a folder. `text` is the part of the key, with a slash if the entry is a folder. */
+/* An entry of a folder. `text` is the entry's part of the key, with a slash at its end if the entry
+ * is a folder. */
 struct entry {
 	char *text, *path;
 	size_t len;
@@ -55,7 +56,7 @@ static bool begins_with(const char *text, size_t len, const char *begin, size_t 
 	return len >= begin_len && !memcmp(text, begin, begin_len);
 }
 
-/* Returns whether a key, or the keys in a folder, can be part of the walk. */
+/* Returns whether the walk has to visit a key, or a folder because of the keys in it. */
 static bool is_wanted(const struct gw_walk *walk, const char *key, size_t len, bool folder)
 {
 	if (walk->skip_len && begins_with(key, len, walk->skip, walk->skip_len))
@@ -74,7 +75,7 @@ static void entry_free(struct entry *entry)
 	free(entry->path);
 }
 
-/* Drops the last entries of a full page, so that it keeps the first PAGE entries. */
+/* Sorts the entries of a page, and drops all but the first PAGE entries. */
 static void page_shrink(struct page *page)
 {
 	qsort(page->entries, page->count, sizeof(*page->entries), compare_entries);
@@ -132,15 +133,17 @@ static int type_of(int dir, const struct dirent *entry)
 struct collecting {
 	struct page *page;
 	int dir;
-	const char *path;   /* leads to the folder */
-	const char *before; /* bytes of a long component for which the folder stands */
-	size_t inside;	    /* number of these bytes */
+	const char *path; /* from the walked folder to this one: empty, or ends with a slash */
+	/* if the folder's name stands for a piece of a long component (keypath.h): the component's
+	 * bytes up to this folder */
+	const char *before;
+	size_t inside; /* number of bytes in `before` */
 };
 
 static int page_collect(struct page *page, int dir, const char *path, const char *before,
 			size_t inside);
 
-/* Adds the object or the folder for which a folder's entry stands. */
+/* Adds the object or the folder that a directory entry stands for to the page. */
 static int page_add_name(void *user, const struct dirent *entry)
 {
 	const struct collecting *c = user;
@@ -200,8 +203,8 @@ static int is_file(int dir, const char *path)
 	return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode);
 }
 
-/* Writes the path of the object whose key is the folder's name. Returns 1 if there is such an
- * object, 0 if not, or a negative errno. */
+/* Writes the path of the file %self in a folder, the object whose key is the folder's name. Returns
+ * 1 if there is such an object, 0 if not, or a negative errno. */
 static int has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
 {
 	int ret;
@@ -226,8 +229,9 @@ static int has_self(const struct gw_walk *walk, int dir, const char *path, char 
 	return ret < 0 ? ret : is_file(dir, self);
 }
 
-/* Reports the object whose key is the folder's name, if there is one. The function is not inlined,
- * because a deep tree would then have a long path on the stack for each level. */
+/* Calls object() for the object whose key is the folder's name, if there is one. This function is
+ * not inlined, because otherwise each level of a deep tree would have its path buffer on the
+ * stack. */
 __attribute__((noinline)) static int walk_self(struct gw_walk *walk, int dir, const char *key,
 					       size_t len, const char *path)
 {
@@ -247,7 +251,7 @@ static int walk_entry(struct gw_walk *walk, int dir, char *key, size_t key_len,
 	int inner, ret;
 
 	memcpy(key + key_len, entry->text, entry->len);
-	/* object() may have set `skip` since the page was collected. */
+	/* object() may have set `skip` since the page was collected, so check again. */
 	if (!is_wanted(walk, key, len, entry->kind == ENTRY_FOLDER))
 		return 0;
 	if (entry->kind == ENTRY_FILE)
@@ -308,7 +312,8 @@ int gw_walk(struct gw_walk *walk, int bucket)
 		folder--;
 	if (!folder)
 		return walk_folder(walk, bucket, key, 0);
-	/* The folder "/" has an empty component before the slash. */
+	/* The folder of the prefix "/" has an empty component before the slash, whose file name is
+	 * %e. */
 	ret = folder == 1 ? snprintf(path, sizeof(path), "%%e")
 			  : gw_keypath(walk->prefix, folder - 1, path);
 	if (ret < 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks through the objects of a bucket in the order of their keys' bytes. Called by op_list.c and
- * op_bucket.c. It keeps at most a fixed number of names of each folder in memory, so that a folder
- * with millions of files needs no more.
+ * Walks through the objects of a bucket in the order of their keys' bytes. Called by op_list.c. It
+ * keeps at most a fixed number of names of each folder in memory, so that a folder with millions of
+ * files needs no more.
  */
 #ifndef GW_WALK_H
 #define GW_WALK_H

@@ -19,13 +19,14 @@
 struct gw_watched {
 	struct gw_watched *next, **prev;
 	int fd;
-	/* Time in seconds at which the phase began, times PHASES, plus the phase. One atomic member
-	 * has both, so that the threads of the HTTP server need no lock. */
+	/* Time in seconds at which the connection's phase (watch.h) began, times PHASES, plus the
+	 * phase. One atomic member has both, so that the threads of the HTTP server need no
+	 * lock. */
 	_Atomic uint64_t state;
-	/* used by the watching thread only */
-	uint64_t seen; /* value of `state` to which the window below belongs */
-	time_t since;  /* start of the current window */
-	/* number of bytes that the connection had moved when the window began */
+	/* Only the watching thread uses the members that follow. */
+	uint64_t seen; /* value of `state` when the current measuring period began */
+	time_t since;  /* start of the current measuring period */
+	/* number of bytes that the connection had moved when this period began */
 	uint64_t moved;
 	bool ended;
 };
@@ -59,8 +60,8 @@ static uint64_t moved(int fd)
 	return info.tcpi_bytes_acked + info.tcpi_bytes_received;
 }
 
-/* Returns whether a connection is too slow. If it is not and its window is over, begins the next
- * window. */
+/* Returns whether a connection is too slow. If it is not, and its measuring period of `window_s`
+ * seconds is over, begins the next period. */
 static bool is_slow(const struct gw_watch *watch, struct gw_watched *w, time_t now)
 {
 	uint64_t state = atomic_load(&w->state), bytes;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ends connections that are too slow. A thread asks the kernel once a second how many bytes each
- * connection has moved. Called by http.c. It must not end a connection that waits for the server's
- * own work.
+ * Ends connections that are too slow. Once a second, a thread reads from the kernel how many bytes
+ * each connection has moved. Called by http.c. It must not end a connection that waits for the
+ * server's own work.
  */
 #ifndef GW_WATCH_H
 #define GW_WATCH_H
@@ -27,7 +27,7 @@ void gw_watch_stop(struct gw_watch *watch);
 /* Begins to watch a socket. Returns NULL if there is no memory. */
 struct gw_watched *gw_watch_add(struct gw_watch *watch, int fd);
 void gw_watch_phase(struct gw_watched *watched, enum gw_phase phase);
-/* Ends the watch, before the socket is closed. */
+/* Stops watching a socket. Must be called before the socket is closed. */
 void gw_watch_remove(struct gw_watch *watch, struct gw_watched *watched);
 
 #endif

@@ -21,7 +21,7 @@ static size_t sequence_len(const unsigned char *s, size_t len)
 			return 0;
 		c = c << 6 | (s[i] & 0x3fu);
 	}
-	/* overlong forms, surrogates, and what XML 1.0 forbids */
+	/* Refuse overlong forms, surrogates, and the characters that XML 1.0 forbids. */
 	if (c < (want == 2   ? 0x80u
 		 : want == 3 ? 0x800u
 			     : 0x10000u) ||

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writes the XML of replies. Called by request.c and the operations. Bytes that XML cannot hold
- * must never get into a text: they are written as U+FFFD, and clients ask for encoding-type=url.
+ * must never get into a text: they are written as U+FFFD. A client that needs the exact bytes of a
+ * key requests encoding-type=url.
  */
 #ifndef GW_XML_WRITE_H
 #define GW_XML_WRITE_H
@@ -13,7 +14,7 @@
 #define GW_XML_HEAD "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
 #define GW_XML_SPACE " xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\""
 
-/* Appends a text with escapes. */
+/* Appends a text, and escapes the characters that are special in XML. */
 void gw_xml_text(struct pst_text *out, const char *text, size_t len);
 /* Appends <NAME>TEXT</NAME>. */
 void gw_xml_element(struct pst_text *out, const char *name, const char *text);

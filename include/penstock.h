@@ -77,12 +77,12 @@ extern "C" {
 
 #define PENSTOCK_API __attribute__((visibility("default")))
 
-/* Limits. A function that is given more than one of these fails with -E2BIG or -EINVAL; it never
- * truncates. */
-#define PENSTOCK_PATHS_MAX 16	    /* most rows (paths) of a report */
-#define PENSTOCK_SEGS_MAX 65536	    /* most segments of one request */
-#define PENSTOCK_REQUESTS_MAX 65536 /* most requests of one queue */
-#define PENSTOCK_TEXT_MAX 240	    /* bytes of an error or reason sentence, including its NUL */
+/* Limits. If a value that a program passes exceeds one of these limits, the function fails with
+ * -E2BIG or -EINVAL. It never truncates the value. */
+#define PENSTOCK_PATHS_MAX 16	    /* maximum number of rows (paths) of a report */
+#define PENSTOCK_SEGS_MAX 65536	    /* maximum number of segments of one request */
+#define PENSTOCK_REQUESTS_MAX 65536 /* maximum number of requests of one queue */
+#define PENSTOCK_TEXT_MAX 240	    /* maximum bytes of an error sentence, with its NUL */
 
 /* ---- one-call functions: open, read, write, close ------------------------- */
 
@@ -141,14 +141,16 @@ struct penstock_device_opts;
  * penstock_storage_info.text says whether the object is checked.
  *
  * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
- * and windows of this process, see penstock_object.h. If the server does not do so, the bytes go by
- * HTTP. The report then has the reason, and penstock_storage_info has the number of parts that went
- * by HTTP. A server that ignores a token gets no more tokens from this process. For reads into a
- * GPU, windows are in the GPU's memory if a server on this host can access it (penstock serve
- * --device), and the object has no checksum that the library compares.
+ * and windows of this process. A window is memory that the server may access for one request; a
+ * header of the request, the token, offers it. See penstock_object.h. If the server does not do so,
+ * the bytes go by HTTP. The report then has the reason, and penstock_storage_info has the number of
+ * parts that went by HTTP. A server that ignores a token gets no more tokens from this process. For
+ * reads into a GPU, windows are in the GPU's memory if a server on this host can access it
+ * (penstock serve --device), and the object has no checksum that the library compares.
  *
- * Reads into a GPU have at most 16 MiB for each lane in flight. For a server that is far away, give
- * the device more lanes or a longer ring (struct penstock_device_opts).
+ * Reads into a GPU have at most 16 MiB for each lane (thread of the library) in flight. For a
+ * server that is far away, give the device more lanes or a longer ring (struct
+ * penstock_device_opts).
  *
  * An object cannot be changed in place. PENSTOCK_O_REPLACE writes a whole object, each byte once
  * and in any order, which appears at penstock_commit. PENSTOCK_O_CREATE does the same, but the
@@ -272,8 +274,8 @@ PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
  * dev	The device, or NULL. Free the memory that was allocated on it first.
  *
  * The last close waits for the device's requests in flight, and then stops the device's threads.
- * Lanes of other devices may have copied to this device. The last close also waits for those
- * lanes, even if one of them hangs in a system call. Any thread. May block.
+ * Lanes (threads of the library) of other devices may have copied to this device. The last close
+ * also waits for those lanes, even if one of them hangs in a system call. Any thread. May block.
  */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
@@ -287,12 +289,13 @@ PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
  * it was not committed, the file is truncated after the last byte that was written through this
  * storage.
  *
- * If path "mapped" has read the storage, each lane that read it removes its mappings of the file
- * first. If such a lane hangs in a system call for another storage, this function waits for the
- * lane. Calls of penstock_device_open and penstock_device_close in other threads wait, too.
- * Afterwards a thread of the library unregisters the page cache that path "mapped" registered.
- * To unregister it, as in cuMemFree, the CUDA driver waits for all work that the application has
- * queued on the device. Until that work is done, other copies have to wait. Any thread. May block.
+ * If path "mapped" has read the storage, each lane (thread of the library) that read it removes its
+ * mappings of the file first. If such a lane hangs in a system call for another storage, this
+ * function waits for the lane. Calls of penstock_device_open and penstock_device_close in other
+ * threads wait, too. Afterwards a thread of the library unregisters the page cache that path
+ * "mapped" registered. To unregister it, as in cuMemFree, the CUDA driver waits for all work that
+ * the application has queued on the device. Until that work is done, other copies have to wait. Any
+ * thread. May block.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
@@ -401,8 +404,10 @@ PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 /* Options of penstock_commit_with and penstock_abort_with. */
 struct penstock_end_opts {
 	size_t size;
-	int durable; /* see penstock_commit; an abort ignores it */
-	/* Time (CLOCK_MONOTONIC) after which the call waits no longer for a server; 0: none. */
+	int durable; /* 1: wait until data and name survive a power cut; an abort ignores this
+		      * member */
+	/* Time in ns of CLOCK_MONOTONIC after which the call waits no longer for a server; 0: there
+	 * is no such time. */
 	uint64_t deadline_ns;
 	/* The call waits no longer for a server when *stop is not 0, which a signal handler or any
 	 * thread may set. NULL: nothing stops the call. */
@@ -422,8 +427,9 @@ struct penstock_end_opts {
  * The commit of an object sends the last bytes, and then waits until the server has put the parts
  * together, which may take minutes. If the deadline passes or *stop is set meanwhile, the function
  * returns within about 0.1 s. The object may then exist or appear later. Another commit continues,
- * and finds out whether the object appeared. Of a file, only the start of the commit depends on the
- * options. The other errors are those of penstock_commit. Any thread.
+ * and finds out whether the object appeared. If the storage is a file, the function checks the
+ * deadline and *stop only before it starts the commit. The other errors are those of
+ * penstock_commit. Any thread.
  *
  * -ETIME	the deadline has passed
  * -ECANCELED	*stop is not 0
@@ -474,7 +480,7 @@ PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
 struct penstock_storage_info {
 	size_t size;
 	uint64_t length;     /* length in bytes when the storage was opened */
-	const char *kind;    /* kind of storage: "file" or "mem" */
+	const char *kind;    /* kind of storage: "file", "object" or "mem" */
 	const char *text;    /* description, such as "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
 	uint32_t off_align;  /* alignment in bytes that direct paths need for offsets and lengths */
 	uint32_t mem_align;  /* alignment in bytes that direct paths need for addresses */
@@ -484,8 +490,8 @@ struct penstock_storage_info {
 	uint64_t version;     /* hash of the ETag that an object had when the storage was opened;
 			       * 0 if there is none. Equal numbers mean equal bytes. */
 	/* After the commit of an object that was written by S3 over RDMA: number of parts that the
-	 * server fetched itself, number of parts that went by HTTP, and why the first of these went
-	 * by HTTP; NULL if none did. */
+	 * server read from this process's memory, and number of parts that this process sent by
+	 * HTTP. parts_why is the reason for the first part sent by HTTP, or NULL. */
 	unsigned parts_rdma, parts_http;
 	const char *parts_why;
 	unsigned parts_device; /* those of parts_rdma that the server fetched out of the memory of a
@@ -557,11 +563,13 @@ struct penstock_device_opts {
 			    * library chooses from the number of CPUs and the kind of device */
 	size_t ring_bytes; /* pinned staging memory (ring) of all lanes together, in bytes; 0: the
 			    * library chooses */
-	size_t slot_bytes; /* size of one slot of the ring in bytes, a power of two from 64 KiB to 1
-			    * GiB; 0: the library chooses. Each lane gets at least two slots */
+	size_t slot_bytes; /* size in bytes of a slot, which is a piece of the ring; a power of two
+			    * from 64 KiB to 1 GiB; 0: the library chooses. Each lane gets at least
+			    * two slots */
 	const char *engine;   /* engine that makes the system calls: "auto", "uring" or "threads";
 			       * NULL means "auto" */
-	const char *sys_root; /* same meaning as in penstock_storage_opts */
+	const char *sys_root; /* directory with copies of sys and proc of another machine, as in
+			       * penstock_storage_opts; NULL: this machine */
 };
 #define PENSTOCK_DEVICE_OPTS_INIT                                        \
 	{                                                                \
@@ -586,7 +594,8 @@ struct penstock_device_info {
 	int numa;	     /* NUMA node; -1 if unknown */
 	int cpu_addressable; /* 1 if the CPU can access the device's memory by its address,
 			      * otherwise 0 */
-	unsigned lanes;	     /* number of lanes; 0 before the lanes have been started */
+	unsigned lanes;	     /* number of lanes (library threads that move data); 0 before they have
+			      * been started */
 	uint64_t ring_bytes; /* size of the staging memory, which is pinned in parts when it is
 			      * needed; 0 before the lanes have been started */
 };
@@ -605,8 +614,8 @@ PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
 /*
  * Finds the open device that an address belongs to.
  *
- * ptr	Any address. If no other open device knows it, the result is the device "host", provided
- *	that "host" is open.
+ * ptr	Any address. If it belongs to no other open device, the result is the device "host",
+ *	provided that "host" is open.
  * out	Receives the device, without a reference: do not close it.
  *
  * Takes a lock and calls the driver. Any thread.
@@ -646,7 +655,8 @@ PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned
 /* One range of penstock_sum: `len` bytes at `ptr` */
 struct penstock_sum_args {
 	size_t size;
-	struct penstock_device *dev; /* device of the range; NULL finds it from the address */
+	struct penstock_device *dev; /* device that the range belongs to; if NULL, the library finds
+				      * it from the address */
 	const void *ptr;	     /* address of the first byte; may be NULL if `len` is 0 */
 	uint64_t len;		     /* number of bytes; the checksum of 0 bytes is 0 */
 	uint32_t crc32c;	     /* receives the CRC-32C of the bytes */
@@ -664,8 +674,8 @@ struct penstock_sum_args {
  * the ranges must have completed before the call. If a stream of the application waits for an
  * event, the GPU may be unable to begin before this wait ends. So the thread that ends the wait
  * must not be the calling thread, which is blocked. The calling thread computes the checksums of
- * host memory, and first checks that the memory is
- * mapped. If the function fails, it writes no checksum. Any thread. May block.
+ * host memory, and first checks that the memory is mapped. If the function fails, it writes no
+ * checksum. Any thread. May block.
  *
  * -EINVAL	an address is missing, or a range is not memory of its device
  * -EFAULT	host memory is not mapped
@@ -795,7 +805,8 @@ enum penstock_class {
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0,  /* prefers the path with the least CPU time for each byte */
 	PENSTOCK_FAST = 1,     /* prefers the paths with the most bytes a second */
-	PENSTOCK_BALANCED = 2, /* nearly as many bytes a second, by three quarters of the threads */
+	PENSTOCK_BALANCED = 2, /* nearly as many bytes a second as PENSTOCK_FAST, with three
+				* quarters of the library's threads */
 };
 
 /*
@@ -817,8 +828,8 @@ enum penstock_effort {
  * of another.
  */
 struct penstock_seg {
-	void *buf; /* memory on any open device. The caller owns it, and must not free it before the
-		    * completion has been harvested */
+	void *buf; /* memory on any open device. The caller owns it, and must not free it before
+		    * penstock_poll or penstock_wait has returned the request's completion */
 	struct penstock_device *dev; /* device of `buf`; if NULL, the library finds it from the
 				      * address, which costs a lock and a driver call */
 	uint64_t buf_off;	     /* offset of the first row from `buf`, in bytes */
@@ -843,8 +854,8 @@ struct penstock_report;
  *
  * done	The completion, valid until this function returns.
  *
- * The function runs on the thread that harvests completions. It may call penstock_submit and
- * penstock_cancel.
+ * The function runs on the thread that calls penstock_poll or penstock_wait. It may call
+ * penstock_submit and penstock_cancel.
  */
 typedef void penstock_done_fn(const struct penstock_done *done);
 
@@ -857,9 +868,8 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			storage, all durable requests in flight on that storage fail.
  * PENSTOCK_R_EXACT	If the storage ends before the range, the read fails with -ENODATA
  *			instead of returning fewer bytes.
- * PENSTOCK_R_DETACHED	For requests in stream order: the queue reports no completion, and so the
- *			caller need not harvest one. The library writes the result to
- *			late->result.
+ * PENSTOCK_R_DETACHED	For requests in stream order: the queue reports no completion, so the caller
+ *			need not wait for one. The library writes the result to late->result.
  * PENSTOCK_R_UNSURE	The request's host memory may be invalid. Before the CPU copies, the
  *			library checks that memory, and fails with -EFAULT instead of raising
  *			a signal. This costs a system call for each piece of a segment. The
@@ -887,16 +897,16 @@ struct penstock_req {
 	const struct penstock_seg *segs;  /* the segments; penstock_submit copies this array */
 	unsigned seg_count;		  /* number of segments */
 	enum penstock_op op;		  /* direction; the default is PENSTOCK_READ */
-	enum penstock_class require;	  /* required class; the default is PENSTOCK_ANY */
-	enum penstock_effort effort;	  /* preference; the default is PENSTOCK_THRIFTY */
+	enum penstock_class require;	  /* required class of paths; default: PENSTOCK_ANY */
+	enum penstock_effort effort;	  /* speed or little CPU time; default: PENSTOCK_THRIFTY */
 	unsigned flags;			  /* PENSTOCK_R_* flags */
 	int priority; /* priority from -4 to 3. Requests of a higher priority always start first.
 		       * Requests of equal priority start in the order of submission */
 	uint64_t deadline_ns; /* deadline, in CLOCK_MONOTONIC time; 0 if there is none. After it, no
-			       * chunk of the request starts. Chunks in flight are cancelled if the
-			       * storage supports that, as objects do; the library waits for the
-			       * others. Then the request fails with -ETIME, and report->bytes tells
-			       * how much was moved */
+			       * chunk (piece) of the request starts. The library cancels chunks in
+			       * flight if the storage is an object, and waits for them otherwise.
+			       * Then the request fails with -ETIME, and report->bytes tells how
+			       * much was moved */
 	/* Name of the only path to use, such as "staged", for tests and benchmarks; NULL lets the
 	 * library choose. The path must have the class `require`. Section FAULTS of penstock(1)
 	 * describes names that begin with "fault". */
@@ -945,8 +955,9 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * dev	The device.
  * op	The direction of the requests.
  *
- * The function starts the device's lanes, among them one lane for use by the threads of callers.
- * It then tests every path, also with the canary. If this function was not called, the first
+ * The function starts the device's lanes (threads that move data), among them one lane without a
+ * thread, which callers' threads use. It then tests every path. For a direct path, it makes a test
+ * read (the canary) and compares the bytes. If this function was not called, the first
  * penstock_submit for the storage and the device does the same work. Any thread. May block.
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
@@ -968,19 +979,21 @@ PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_d
 /* Options of penstock_queue_open. */
 struct penstock_queue_opts {
 	size_t size;
-	unsigned requests_max; /* most requests in flight or not yet harvested; 0 means 256 */
-	unsigned segs_max; /* most segments of one request; 0 means 1024. If requests_max * segs_max
-			    * exceeds 16 Mi, the open fails with -E2BIG. Unused entries cost no
-			    * memory */
+	unsigned requests_max; /* maximum number of requests that are in flight, or whose
+				* completions have not yet been returned by penstock_poll or
+				* penstock_wait; 0 means 256 */
+	unsigned segs_max; /* maximum number of segments of one request; 0 means 1024. If
+			    * requests_max * segs_max exceeds 16 Mi, the open fails with -E2BIG.
+			    * Unused entries cost no memory */
 	/*
 	 * Device for which the queue gets an inline lane, or NULL for no inline lane.
 	 *
 	 * An inline lane has no thread. It moves data only while the caller is inside
 	 * penstock_submit, penstock_poll or penstock_wait of this queue. It serves requests for
 	 * this device of at most PENSTOCK_OWN_LANE_MAX bytes. Such requests wake no thread,
-	 * which saves most of the time and CPU of a small read. The device's other lanes serve
-	 * longer requests, requests in stream order, and requests with segments on other
-	 * devices.
+	 * which saves most of the time and CPU of a small read. The device's other lanes, which are
+	 * threads of the library, serve longer requests, requests in stream order, and requests
+	 * with segments on other devices.
 	 *
 	 * If the queue has an inline lane, only the thread that opened the queue may use it;
 	 * other threads get -EPERM. Only penstock_cancel is allowed in all threads. The device
@@ -1001,13 +1014,14 @@ struct penstock_queue_opts {
  * opts	Options; NULL means the defaults.
  * out	Receives the queue. Close it with penstock_queue_close.
  *
- * Only one thread at a time may submit, and only one at a time may harvest; both may happen at
- * the same time in two threads. Any thread may cancel. Inside a callback of the queue, only
- * penstock_submit and penstock_cancel are allowed. Other functions for the queue fail with
- * -EDEADLK there, and penstock_queue_close only logs an error.
+ * Only one thread at a time may submit requests, and only one at a time may take completions. Both
+ * may happen at the same time in two threads. Any thread may cancel. Inside a callback of the
+ * queue, only penstock_submit and penstock_cancel are allowed. Other functions for the queue fail
+ * with -EDEADLK there, and penstock_queue_close only logs an error.
  *
- * A queue without an inline lane pins no memory. An inline lane pins 16 MiB and two slots of the
- * device's size. Any thread may open a queue. May block.
+ * A queue without an inline lane pins no memory. An inline lane (own_lane of penstock_queue_opts)
+ * pins 16 MiB and two slots, the pieces of staging memory that the device's slot_bytes sets. Any
+ * thread may open a queue. May block.
  *
  * -E2BIG	the limits of penstock_queue_opts are exceeded
  * -ENOMEM	there is no memory for the queue
@@ -1020,9 +1034,10 @@ PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
  *
  * q	The queue, or NULL.
  *
- * After this function returns, no callback of the queue runs. Only the thread that opened the queue
- * can complete requests of its inline lane. If another thread closes the queue, it waits until the
- * opening thread has completed these requests in its calls on the queue. May block.
+ * After this function returns, no callback of the queue runs. If the queue has an inline lane
+ * (own_lane of penstock_queue_opts), only the thread that opened the queue can complete requests of
+ * this lane. If another thread closes the queue, it waits until the opening thread has completed
+ * these requests in its calls on the queue. May block.
  */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 
@@ -1043,11 +1058,12 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
  * One thread at a time. The first request between a storage and a device may block, see
  * penstock_prepare.
  *
- * -EAGAIN	the queue is full: harvest completions first. A request that was cancelled, or
- *		passed its deadline, while a lane hangs in a system call keeps its entry in the
- *		queue until that system call returns. If such entries fill the queue, the
- *		function waits for a second before it returns this error. In stream order, also
- *		if the device has too many requests in flight, see penstock_late
+ * -EAGAIN	the queue is full: take completions first, with penstock_poll or penstock_wait. If a
+ *		request is cancelled or passes its deadline while its lane (thread of the library)
+ *		hangs in a system call, the request keeps its entry in the queue until that system
+ *		call returns. If such entries fill the queue, the function waits for a second before
+ *		it returns this error. In stream order, also if the device has too many requests in
+ *		flight, see penstock_late
  * -EINVAL	the request has no storage, or an argument is out of range
  * -EOVERFLOW	a range ends beyond 2^63
  * -E2BIG	the request has more segments than the queue's segs_max, or is in stream order and
@@ -1073,15 +1089,15 @@ struct penstock_done {
 };
 
 /*
- * Harvests completions without waiting, and returns the number of harvested completions.
+ * Takes (harvests) completions without waiting, and returns the number of completions.
  *
  * q	The queue.
  * done	Receives the completions, also of requests with a callback; if NULL, the library only
  *	calls the callbacks.
- * max	Most completions to harvest. If `done` is NULL, 0 means all. One call never harvests
+ * max	Maximum number of completions to take. If `done` is NULL, 0 means all. One call never takes
  *	more than requests_max completions.
  *
- * The library calls the callbacks of the harvested requests. One thread at a time.
+ * The library calls the callbacks of the requests whose completions it takes. One thread at a time.
  *
  * -EDEADLK	called inside a callback
  * -EPERM	the queue has an inline lane, and another thread opened it
@@ -1089,7 +1105,7 @@ struct penstock_done {
 PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max);
 
 /*
- * Waits for completions, and harvests them as penstock_poll does.
+ * Waits for completions, and takes (harvests) them as penstock_poll does.
  *
  * q		The queue.
  * done		Same meaning as for penstock_poll.
@@ -1114,19 +1130,19 @@ PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *d
  * exactly once, with -ECANCELED or with its normal result. The library uses the request's memory
  * until the request completes. Any thread.
  *
- * -ENOENT	the queue has no such request, or its completion has been harvested
+ * -ENOENT	the queue has no such request, or its completion has already been taken
  */
 PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
 
 /*
- * Returns an eventfd that is readable while completions wait to be harvested.
+ * Returns an eventfd that is readable while completions wait to be taken.
  *
  * q	The queue. It owns the descriptor: do not close or read the descriptor.
  *
  * Wait for the descriptor with poll(2), then call penstock_poll. In one case the descriptor does
- * not become readable: a deadline passes while all lanes that could start the request hang in
- * system calls of other requests. So with deadlines, call penstock_poll from time to time. Any
- * thread.
+ * not become readable: a deadline passes while all lanes (threads of the library) that could start
+ * the request hang in system calls of other requests. So with deadlines, call penstock_poll from
+ * time to time. Any thread.
  *
  * -EOPNOTSUPP	the queue has an inline lane
  */
@@ -1143,11 +1159,13 @@ struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
-	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
-	 * its windows are, or "". Valid as long as the report is valid. */
+	/* Sentence that explains `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such
+	 * as whether a server writes to host memory or to GPU memory, or "". Valid as long as the
+	 * report is valid. */
 	const char *text;
-	const char *engine;    /* engine that made the path's system calls; "none" if there were
-				* none. If there were several engines, the one of the last chunk */
+	const char *engine;    /* engine ("uring" or "threads") that made the path's system calls;
+				* "none" if there were none. If there were several engines, the
+				* engine of the last chunk */
 	uint64_t reserved;
 };
 
@@ -1156,7 +1174,7 @@ struct penstock_report_path {
  */
 struct penstock_report {
 	size_t size;
-	int64_t result; /* result, as in penstock_done */
+	int64_t result; /* number of bytes that arrived, or -errno, as in penstock_done */
 	uint64_t bytes; /* number of bytes of the storage that were moved, each counted once; also
 			 * valid after a failure */
 	uint64_t start_ns, end_ns; /* times of submission and completion, CLOCK_MONOTONIC */
@@ -1170,8 +1188,8 @@ struct penstock_report {
 			      * destination, not counting the destination. Divided by `bytes`, this
 			      * is the number of DRAM passes of each byte */
 	uint64_t chunks;     /* number of chunks */
-	uint64_t retries;    /* number of chunks that another path had to move, or that were started
-			      * again */
+	uint64_t retries;    /* number of restarts of chunks (pieces of the request) after a
+			      * failure, on another path or on the same path */
 	enum penstock_why why;	      /* reason why the request failed */
 	char text[PENSTOCK_TEXT_MAX]; /* sentence that describes the failure */
 	unsigned path_count;	      /* number of rows */
@@ -1194,8 +1212,8 @@ struct penstock_explain_path {
 	int proven; /* 1 if a test has shown that the path delivers the bytes, 0 if the path needs
 		     * no test, -1 if no test has been possible */
 	enum penstock_why why;	      /* reason why the path would not be used */
-	/* Sentence for `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such as where
-	 * its windows are, or "". */
+	/* Sentence that explains `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such
+	 * as whether a server writes to host memory or to GPU memory, or "". */
 	char text[PENSTOCK_TEXT_MAX];
 	char fix[PENSTOCK_TEXT_MAX];  /* what would make the path available, or "" */
 };
@@ -1204,23 +1222,25 @@ struct penstock_explain_path {
  * members. */
 struct penstock_explanation {
 	size_t size;
-	int taken; /* index of the row whose path would be used for the range; -1 if the request
-		    * would be refused */
+	int taken; /* index of the row whose path would be used for the range of the request; -1 if
+		    * the request would be refused */
 	int cold, warm, unknown; /* indexes of the rows of three paths: for chunks that are not in
 				  * the page cache, for chunks that are in it, and for chunks for
 				  * which the library cannot find that out; -1 if there is no such
 				  * path */
-	int resident; /* 1 if the page cache has the whole range, 0 if not, -1 if unknown */
+	int resident; /* 1 if the page cache has the whole range of the request, 0 if not, -1 if
+		       * unknown */
 	enum penstock_why resident_why;	     /* reason why `resident` is unknown */
 	const char *engine;		     /* engine that would make the system calls */
 	enum penstock_why engine_why;	     /* reason why the preferred engine would not be used */
-	char engine_text[PENSTOCK_TEXT_MAX]; /* sentence for engine_why */
+	char engine_text[PENSTOCK_TEXT_MAX]; /* sentence that explains engine_why */
 	char storage_text[PENSTOCK_TEXT_MAX]; /* copy of penstock_storage_info.text */
 	char device_text[PENSTOCK_TEXT_MAX];  /* copy of penstock_device_info.text */
 	unsigned path_count;		      /* number of rows */
 	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
-	/* index of the row whose path would carry some of the cached chunks at the same time as
-	 * the path of row number `warm` (the member above); -1 if there is no such path */
+	/* index of the row of a second path, which would carry some of the chunks that are in the
+	 * page cache, at the same time as the path of row number `warm`; -1 if there is no such
+	 * path */
 	int mixed;
 };
 
@@ -1232,9 +1252,9 @@ struct penstock_explanation {
  *	whole storage.
  * out	Receives the explanation. Set out->size.
  *
- * The function moves none of the request's bytes to the caller's memory. The canary reads into
- * memory of the library. A path for writes stays unproven until the first write. Any thread. May
- * block.
+ * The function moves none of the request's bytes to the caller's memory. A test read over a direct
+ * path (the canary) reads into memory of the library. A path for writes stays unproven until the
+ * first write. Any thread. May block.
  *
  * -EINVAL	the request has no storage or no segment, or out->size is not set
  * -ENODEV	the segment's memory belongs to no open device
@@ -1334,7 +1354,8 @@ struct penstock_late {
 	const uint64_t *buf_off; /* offset from `buf` in bytes. If it is 2^63 or more, or if the
 				  * rows end beyond buf_len, the request fails with -EINVAL */
 	int64_t *result;  /* address to which the library writes the result (bytes or -errno) before
-			   * the stream continues; required if the stream is being captured */
+			   * the stream continues; required if the stream is being captured into a
+			   * CUDA graph */
 	uint64_t buf_len; /* number of usable bytes at `buf`. 0 means all bytes up to the end of the
 			   * allocation that contains `buf`, if the device knows that end */
 };
@@ -1345,7 +1366,8 @@ struct penstock_late {
  * Writes the machine's topology to a descriptor: NUMA nodes, GPUs, drives, network cards and the
  * distances between them.
  *
- * sys_root	Same meaning as in penstock_storage_opts; NULL means this machine.
+ * sys_root	directory with copies of sys and proc of another machine, as in
+ *		penstock_storage_opts; NULL means this machine.
  * json		0 for a table, 1 for JSON.
  * fd		The descriptor to write to.
  *

@@ -32,35 +32,37 @@ extern "C" {
 /* A flag of penstock_item: penstock_part_read has compared the bytes with `crc32c`. */
 #define PENSTOCK_ITEM_CHECKED 0x2u
 
-/* An item: a range of a part, and the memory for its bytes. */
+/* An item: a range of a part, such as one tensor, and the memory for its bytes. */
 struct penstock_item {
 	size_t size;
 	const char *name;  /* name for messages and manifests, such as a tensor's; NULL if none */
-	uint64_t off, len; /* the range in the part, in bytes */
+	uint64_t off, len; /* offset and length of the item in the part's file, in bytes */
 	/* The memory, in order of the segments' offsets. The segments of a written item cover its
 	 * range without gaps or overlaps. Those of a read item lie inside its range. `off` of a
 	 * segment is an offset in the part. The caller owns the array and the memory. */
 	const struct penstock_seg *segs;
 	unsigned seg_count;
 	unsigned flags;	 /* PENSTOCK_ITEM_* flags */
-	uint32_t crc32c; /* CRC-32C (RFC 3720, appendix B.4) of the whole range */
+	uint32_t crc32c; /* CRC-32C (RFC 3720, appendix B.4) of all bytes of the item */
 };
 
 /* Options of penstock_part_write and penstock_part_read. */
 struct penstock_part_opts {
 	size_t size;
-	enum penstock_class require; /* the member `require` of each request, see penstock_req */
-	enum penstock_effort effort; /* the member `effort` of each request */
-	const char *path;	     /* the member `path` of each request */
-	int priority;		     /* the member `priority` of each request */
+	enum penstock_class require; /* class of paths that each request requires, see
+				      * penstock_req */
+	enum penstock_effort effort; /* speed or little CPU time, for each request; see
+				      * penstock_req */
+	const char *path;	     /* name of the only path to use; NULL: the library chooses */
+	int priority;		     /* priority of each request, from -4 to 3 */
 	int sum;     /* 1: compute the checksums of written items, or check those of read items */
 	int durable; /* 1: a write returns only when data and name survive a power cut */
 	/* Length of the written file in bytes; 0 stands for the end of the last item. */
 	uint64_t length;
-	/* Function that is called about ten times a second, on the caller's thread, with the
-	 * number of bytes moved so far; NULL if none. If it returns non-zero, it is not called
-	 * again: the call is cancelled, and fails with -ECANCELED when the requests in flight
-	 * have completed. */
+	/* Function that the library calls about ten times a second, on the caller's thread, with
+	 * the number of bytes moved so far; NULL if none. If the function returns non-zero, the
+	 * library does not call it again, and cancels the read or write. The read or write then
+	 * fails with -ECANCELED when the requests in flight have completed. */
 	int (*look)(void *user, uint64_t bytes);
 	void *user; /* pointer that is passed to `look` */
 };
@@ -126,7 +128,7 @@ PENSTOCK_API int penstock_part_read(const char *path, struct penstock_item *item
 
 /* ---- manifests: the checksums of a checkpoint -------------------------------- */
 
-/* A part with its items, as a manifest lists them. */
+/* A part (a file that one rank wrote) with its items, as a manifest lists them. */
 struct penstock_part {
 	size_t size;
 	const char *name; /* name of the file, relative to the checkpoint's folder */
@@ -158,10 +160,11 @@ PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
 
 /*
  * Reads all manifests of a checkpoint's folder, which are all files whose names end with
- * "penstock.manifest". They must name no part twice. While a save replaces a checkpoint, the folder
- * has the manifests of both. A manifest may list the checkpoint's marker as a part with one item.
- * It is ignored if the folder's marker has another checksum: then another program has saved a
- * checkpoint there since, or the marker is damaged.
+ * "penstock.manifest". The manifests together must name no part twice. While a save replaces a
+ * checkpoint, the folder has the manifests of the old and of the new checkpoint. A manifest may
+ * list the checkpoint's marker (the file that a save writes last) as a part with one item. The call
+ * ignores such a manifest if the marker in the folder has another checksum: then another program
+ * has saved a checkpoint there since, or the marker is damaged.
  *
  * dir	the folder
  * out	receives the manifest; close it with penstock_manifest_close
@@ -205,12 +208,14 @@ PENSTOCK_API void penstock_manifest_close(struct penstock_manifest *m);
 
 /* The state of a checkpoint. */
 enum penstock_ckpt_state {
-	PENSTOCK_CKPT_COMPLETE = 0, /* It has its marker and all parts that its manifests list. */
-	PENSTOCK_CKPT_INCOMPLETE,   /* It lacks its marker: a save runs, or was interrupted. */
-	PENSTOCK_CKPT_DAMAGED,	    /* It has its marker, but a part is missing that a manifest or
-				     * an index of safetensors files names, or has another length
-				     * than its manifest tells, or the marker or a manifest cannot
-				     * be read. */
+	PENSTOCK_CKPT_COMPLETE = 0, /* The checkpoint has its marker (the file that a save writes
+				     * last) and all parts that its manifests list. */
+	PENSTOCK_CKPT_INCOMPLETE,   /* The checkpoint lacks its marker: a save runs, or was
+				     * interrupted. */
+	PENSTOCK_CKPT_DAMAGED,	    /* The checkpoint has its marker, but is damaged: a part that a
+				     * manifest or an index of safetensors files names is missing, a
+				     * part's length differs from the manifest, or the marker or a
+				     * manifest cannot be read. */
 };
 
 /* A checkpoint in a folder. */
@@ -219,15 +224,16 @@ struct penstock_ckpt {
 	const char *path; /* the checkpoint's folder, with the path that the caller gave */
 	enum penstock_ckpt_state state;
 	const char *text;     /* one sentence about the state, such as which part is missing */
-	uint64_t bytes;	      /* bytes of all its files, without stray files */
-	uint64_t part_count;  /* number of parts that exist */
+	uint64_t bytes;	      /* bytes of all files of the checkpoint, without the stray files */
+	uint64_t part_count;  /* number of parts (files that ranks wrote) that exist */
 	uint64_t stray_count; /* number of files of earlier saves into the same folder: parts that
 			       * the manifest does not list, and temporary files */
-	uint64_t stray_bytes; /* bytes of these files */
-	int64_t saved_ns;     /* time of the marker, or of the newest file if there is none, in ns
-			       * since 1970 */
-	unsigned ranks;	      /* number of ranks that wrote it; 0 if there is no manifest */
-	int summed;	      /* 1 if it has a manifest, else 0 */
+	uint64_t stray_bytes; /* bytes of the stray files */
+	int64_t saved_ns;     /* modification time of the marker, or of the newest file if there is
+			       * no marker, in ns since 1970 */
+	unsigned ranks;	      /* number of ranks (processes) that wrote the checkpoint; 0 if there
+			       * is no manifest */
+	int summed;	      /* 1 if the checkpoint has a manifest with checksums, else 0 */
 };
 
 /*
@@ -264,19 +270,22 @@ struct penstock_ckpt_fault {
 	size_t size;
 	const char *part;  /* name of the file, relative to the checkpoint's folder; "" if the
 			    * checkpoint has no marker */
-	const char *item;  /* name of the item; "" if the fault is in no item */
-	uint64_t off, len; /* range of the part in which the fault is */
-	int code;	   /* -EBADMSG: the bytes are wrong, or too many; -ENOENT: the file is
-			    * missing; -ENODATA: the file is too short; or another error of open(2)
-			    * or read(2) */
+	const char *item;  /* name of the item (a range of the part, such as a tensor); "" if the
+			    * fault is in no item */
+	uint64_t off, len; /* offset and length of the faulty range of the part, in bytes */
+	int code;	   /* -EBADMSG: the bytes are wrong, or the file is too long; -ENOENT: the
+			    * file is missing; -ENODATA: the file is too short; or another error of
+			    * open(2) or read(2) */
 	const char *text;  /* one sentence */
 };
 
 /* Numbers of the items that penstock_ckpt_verify has read. */
 struct penstock_verified {
 	size_t size;
-	uint64_t items, bytes;			 /* items whose checksum was right */
-	uint64_t items_unsummed, bytes_unsummed; /* items without a checksum in the manifest */
+	uint64_t items, bytes;			 /* number and bytes of the items whose checksum was
+						  * right */
+	uint64_t items_unsummed, bytes_unsummed; /* number and bytes of the items without a checksum
+						  * in the manifest */
 	uint64_t faults;
 };
 
@@ -303,7 +312,7 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
 						   const struct penstock_ckpt_fault *fault),
 				      void *user, struct penstock_verified *out);
 
-/* A flag of penstock_ckpt_prune: only report what would be removed. */
+/* A flag of penstock_ckpt_prune: remove nothing, and only call `each` for what would be removed. */
 #define PENSTOCK_PRUNE_DRY_RUN 0x1u
 /* A flag of penstock_ckpt_prune: also remove incomplete checkpoints that are newer than the newest
  * complete checkpoint, and stray files that are newer than the marker of their checkpoint. A save
@@ -328,11 +337,11 @@ PENSTOCK_API int penstock_ckpt_verify(const char *dir, const struct penstock_par
  * still writes such files. With PENSTOCK_PRUNE_NEWEST, newer ones are removed, too.
  *
  * The call skips a checkpoint into which a save of penstock.torch is writing. In an object store,
- * it may also skip one whose job was killed in the last 20 s; with PENSTOCK_PRUNE_NEWEST, it waits
- * for so long to find out. It removes a
- * checkpoint's marker first, so that an interrupted removal leaves an incomplete
- * checkpoint and never a damaged one. It removes only files that a checkpoint consists of. A folder
- * with other files loses its checkpoint, but is not removed itself. Any thread. May block.
+ * it may also skip a checkpoint whose job was killed in the last 20 s. With PENSTOCK_PRUNE_NEWEST,
+ * it waits up to 20 s to find out whether the job still runs. It removes a checkpoint's marker
+ * first, so that an interrupted removal leaves an incomplete checkpoint and never a damaged one. It
+ * removes only files that a checkpoint consists of. A folder with other files loses its checkpoint,
+ * but is not removed itself. Any thread. May block.
  *
  * -ENOENT	the folder does not exist
  * -EACCES	and other errors of unlink(2)

@@ -52,14 +52,14 @@
 extern "C" {
 #endif
 
-#define PENSTOCK_OBJECT_HEADERS_MAX 4	 /* most headers of a request or an answer */
-#define PENSTOCK_OBJECT_TOKEN_MAX 512	 /* most characters of a token */
-#define PENSTOCK_OBJECT_SEGS_MAX 32	 /* most segments of a move */
-#define PENSTOCK_OBJECT_WINDOWS_MAX 4096 /* most windows of a client */
-#define PENSTOCK_OBJECT_TRANSPORTS_MAX 8 /* most transports of a client or a server */
-#define PENSTOCK_OBJECT_EXCHANGE_MAX 8	 /* most headers of penstock_object_exchange */
-#define PENSTOCK_OBJECT_OFFER_TOKEN 88	 /* characters of a token of hipobj-rc-v2 */
-#define PENSTOCK_OBJECT_REQUESTS_MAX 256 /* most requests of a client in flight */
+#define PENSTOCK_OBJECT_HEADERS_MAX 4	 /* maximum headers of a request or an answer */
+#define PENSTOCK_OBJECT_TOKEN_MAX 512	 /* maximum characters of a token */
+#define PENSTOCK_OBJECT_SEGS_MAX 32	 /* maximum segments of a move (transfer by a server) */
+#define PENSTOCK_OBJECT_WINDOWS_MAX 4096 /* maximum windows of a client */
+#define PENSTOCK_OBJECT_TRANSPORTS_MAX 8 /* maximum transports of a client or a server */
+#define PENSTOCK_OBJECT_EXCHANGE_MAX 8	 /* maximum headers from penstock_object_exchange */
+#define PENSTOCK_OBJECT_OFFER_TOKEN 88	 /* characters of a token of transport hipobj-rc-v2 */
+#define PENSTOCK_OBJECT_REQUESTS_MAX 256 /* maximum requests of a client in flight */
 
 /* A header of HTTP. Names are compared without regard to case. */
 struct penstock_object_header {
@@ -93,14 +93,16 @@ struct penstock_object_client_opts {
 	 * open windows by shm1. */
 	const unsigned *users;
 	unsigned user_count;
-	/* Time in ms that a release waits for a server that does not answer; 0: 2000 */
+	/* Time in ms for which penstock_object_release waits for a server that does not answer; 0:
+	 * 2000 */
 	unsigned fence_ms;
 	/* Provider of libfabric for ofi1: "net", "tcp;ofi_rxm", "sockets", "tcp" or
 	 * "verbs;ofi_rxm". NULL: the environment variable PENSTOCK_OFI_PROVIDER, or else the first
 	 * of "tcp", "net" and "tcp;ofi_rxm" that libfabric has */
 	const char *ofi_provider;
-	/* Path of the socket of a plane. The plane then chooses transports, address, port, users,
-	 * fence_ms and provider, and these options must have their defaults. NULL: no plane */
+	/* Path of the socket of a plane, a process that carries out the transfers. The plane then
+	 * chooses transports, address, port, users, fence_ms and provider, and these options must
+	 * have their defaults. NULL: no plane */
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
@@ -115,7 +117,8 @@ struct penstock_object_client_opts {
 	}
 
 /*
- * Starts the client half. It listens for servers, with one thread of the library.
+ * Starts the client half of S3 over RDMA. It listens for connections of servers, with one thread of
+ * the library.
  *
  * opts		the options; NULL means the defaults
  * out		receives the client. Close it with penstock_object_client_close
@@ -146,8 +149,9 @@ PENSTOCK_API int penstock_object_client_open(const struct penstock_object_client
 PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *client);
 
 /*
- * Allocates memory for windows and registers it. All transports can use this memory; rc1 can use
- * memory of a GPU only if the network card can access it, and ofi1 cannot use memory of a GPU.
+ * Allocates a buffer, memory in which windows can be opened, and registers it. All transports can
+ * use this memory; rc1 can use memory of a GPU only if the network card can access it, and ofi1
+ * cannot use memory of a GPU.
  *
  * client	the client
  * dev		the device; NULL stands for host memory
@@ -203,7 +207,7 @@ PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buff
 PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffer);
 
 /*
- * Opens a range of a buffer for one request.
+ * Opens a window: a range of a buffer that a server may access for one request.
  *
  * buffer	the buffer
  * op		PENSTOCK_READ: the server writes the window, for GetObject.
@@ -231,7 +235,8 @@ PENSTOCK_API int penstock_object_window_open(struct penstock_object_buffer *buff
 					     enum penstock_op op, uint64_t off, uint64_t len,
 					     struct penstock_object_window **out);
 
-/* Facts of a window. The caller sets `size`, and the library sets all other members. */
+/* Facts of a window, a range of the client's memory that a server may access. The caller sets
+ * `size`, and the library sets all other members. */
 struct penstock_object_window_info {
 	size_t size;
 	const char *transport; /* name of the transport, such as "tcp1" */
@@ -256,7 +261,7 @@ PENSTOCK_API int penstock_object_window_get_info(const struct penstock_object_wi
 						 struct penstock_object_window_info *info);
 
 /*
- * Returns the headers that a request must have, and that its signature must cover.
+ * Returns the headers that a request with this window must have, and that its signature must cover.
  *
  * window	the window
  * headers	receives the headers. The strings are valid until the release
@@ -307,7 +312,8 @@ enum penstock_object_next {
 struct penstock_object_verdict {
 	size_t size;
 	enum penstock_object_next next;
-	uint64_t bytes; /* number of bytes in the window; 0 unless `next` is DONE */
+	uint64_t bytes; /* number of bytes that moved through the window; 0 unless `next` is
+			 * PENSTOCK_OBJECT_DONE */
 	/* 1: the server does not accept tokens of this transport. Send further requests to this
 	 * endpoint without tokens. */
 	int remember;
@@ -375,9 +381,11 @@ PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
 
 /* ---- client: requests that the library or a plane sends ----------------------- */
 
-/* Do not move the bytes as bodies of HTTP if the server does not move them through the window. */
+/* Flag of penstock_object_request: if the server does not move the bytes through the window, fail
+ * instead of moving them as an HTTP body. */
 #define PENSTOCK_OBJECT_NO_BODY 1u
-/* PENSTOCK_WRITE: fail with -EEXIST if there is an object with this key. */
+/* Flag of penstock_object_request, for PENSTOCK_WRITE: fail with -EEXIST if there is an object with
+ * this key. */
 #define PENSTOCK_OBJECT_NO_REPLACE 2u
 
 /* A GET or a PUT, for penstock_object_start. */
@@ -390,7 +398,7 @@ struct penstock_object_request {
 	uint64_t off;
 	const char *if_match; /* PENSTOCK_READ: ETag that the object must have; NULL: any */
 	unsigned flags;	      /* PENSTOCK_OBJECT_NO_BODY, PENSTOCK_OBJECT_NO_REPLACE */
-	uint64_t user;	      /* value for the completion */
+	uint64_t user;	      /* any value; the library returns it in the completion */
 };
 #define PENSTOCK_OBJECT_REQUEST_INIT                                              \
 	{                                                                         \
@@ -427,14 +435,15 @@ PENSTOCK_API int penstock_object_start(struct penstock_object_window *window,
 
 /* A completed request. */
 struct penstock_object_end {
-	uint64_t user; /* value of penstock_object_start */
+	uint64_t user; /* member `user` of the request that was given to penstock_object_start */
 	/* Number of bytes that moved, or a negative errno, see penstock_object_client_wait. A GET
 	 * moves fewer bytes than its window has if the object ends earlier. */
 	int64_t result;
-	/* Decision about the request with the token, see penstock_object_judge. BODY: the bytes
-	 * came as the body of the response. RESEND: the bytes moved as a body, without a token. */
+	/* Decision about the request with the token, see penstock_object_judge.
+	 * PENSTOCK_OBJECT_BODY: the bytes came as the body of the response. PENSTOCK_OBJECT_RESEND:
+	 * the library sent the request again without a token, and the bytes moved as a body. */
 	enum penstock_object_next next;
-	int status;	    /* status of the last response; 0: none */
+	int status;	    /* HTTP status of the last response; 0: none */
 	/* transport or protocol that moved the bytes, such as "shm1" or "https"; "" after an error
 	 */
 	char transport[16];
@@ -472,18 +481,19 @@ PENSTOCK_API int penstock_object_client_fd(struct penstock_object_client *client
 /* Counters of a client. The caller sets `size`, and the library sets all other members. */
 struct penstock_object_client_info {
 	size_t size;
-	uint64_t windows; /* windows that were opened */
-	/* bytes that moved by tcp1, and by completed moves of shm1; the client cannot count the
-	 * bytes of rc1 and ofi1 */
+	uint64_t windows; /* number of windows that the client has opened */
+	/* number of bytes that moved by tcp1, and by completed transfers of shm1; the client cannot
+	 * count the bytes of rc1 and ofi1 */
 	uint64_t bytes;
-	uint64_t late;		/* transfers that were refused because their window was released */
-	uint64_t wrong_cap;	/* transfers and connections that were refused for a wrong token */
-	uint64_t wrong_user;	/* connections that were refused because of their user */
-	uint64_t out_of_window; /* transfers that were refused because of range or direction */
-	uint64_t bad_checksum;	/* transfers whose bytes were damaged or lost on the way */
-	uint64_t malformed;	/* connections that were closed because of a malformed message */
-	uint64_t cut_off;	/* releases that cut off a server */
-	uint64_t stuck;		/* buffers that stay allocated for the rest of the process */
+	uint64_t late;		/* number of transfers refused because their window was released */
+	uint64_t wrong_cap;	/* number of transfers and connections refused for a wrong token */
+	uint64_t wrong_user;	/* number of connections refused because of their user */
+	uint64_t out_of_window; /* number of transfers refused for their range or direction */
+	uint64_t bad_checksum;	/* number of transfers whose bytes were damaged or lost */
+	uint64_t malformed;	/* number of connections closed for a malformed message */
+	uint64_t cut_off;	/* number of releases that cut off a server that did not answer */
+	uint64_t stuck;		/* number of buffers that stay allocated until the process ends,
+				 * because a server may still access them */
 };
 
 /*
@@ -499,7 +509,8 @@ PENSTOCK_API int penstock_object_client_get_info(const struct penstock_object_cl
 
 /* ---- client: requests of hipobj-rc-v2 ------------------------------------------- */
 
-/* A request of hipobj-rc-v2. */
+/* A request of the transport hipobj-rc-v2, by which a client opens a session, moves the bytes or
+ * ends the session. */
 enum penstock_object_step {
 	PENSTOCK_OBJECT_PREPARE, /* opens a session */
 	PENSTOCK_OBJECT_READY,	 /* moves the bytes, and takes the place of the GET or PUT */
@@ -561,7 +572,8 @@ struct penstock_object_remote;
 struct penstock_object_server_opts {
 	size_t size;
 	const char *transports; /* transports that the server accepts; NULL: shm1, rc1 and tcp1 */
-	/* number of moves at the same time, 64 at most; 0 means 4 */
+	/* number of moves (transfers to or from clients' windows) at the same time, 64 at most; 0
+	 * means 4 */
 	unsigned channels;
 	/* maximum number of moves in the queue, 4096 at most; 0 means 256 */
 	unsigned moves;
@@ -571,20 +583,22 @@ struct penstock_object_server_opts {
 				 * host */
 	struct penstock_device *device; /* device that maps CUDA memory of clients; NULL: decline
 					 * tokens for CUDA memory */
-	/* Lowest rate of a move in bytes a second; 0: 1024. A move fails with -ETIMEDOUT if it is
-	 * not complete timeout_ms plus its length divided by this rate after the call that queued
-	 * it, even if it makes progress. */
+	/* Lowest rate of a move in bytes a second; 0: 1024. A move may take timeout_ms, plus its
+	 * length divided by this rate, from the call that queued it. After this time it fails with
+	 * -ETIMEDOUT, even if it makes progress. */
 	unsigned rate_min;
-	/* Path of the socket of a plane. The plane then chooses transports, channels, times,
-	 * device and networks, and these options must have their defaults. NULL: no plane */
+	/* Path of the socket of a plane, a process that carries out the moves. The plane then
+	 * chooses transports, channels, times, device and networks, and these options must have
+	 * their defaults. NULL: no plane */
 	const char *plane;
 	/* Time in ms after which a plane that does not answer counts as gone; 0: 30000 */
 	unsigned plane_ms;
 	/* Limit in bytes of the memory of all sessions of hipobj-rc-v2 together. Each session has
 	 * memory for all bytes of its transfer. 0: 256 MiB */
 	uint64_t staging_max;
-	uint64_t dc_key; /* as in struct penstock_object_client_opts */
-	/* Up to 16 networks that have the other network cards of clients, such as
+	uint64_t dc_key; /* access key of transport DC_V1, as in struct
+			  * penstock_object_client_opts */
+	/* Up to 16 networks to which further network cards of clients belong, such as
 	 * "10.1.0.0/16,fd00:7::/32". A token may name an address of its sender, or one in these
 	 * networks. NULL: none */
 	const char *networks;
@@ -596,7 +610,8 @@ struct penstock_object_server_opts {
 	}
 
 /*
- * Starts the server half, with a thread for each channel.
+ * Starts the server half of S3 over RDMA, with a thread for each channel. A channel carries out one
+ * move at a time.
  *
  * opts		the options; NULL means the defaults
  * out		receives the server. Close it with penstock_object_server_close
@@ -611,7 +626,7 @@ PENSTOCK_API int penstock_object_server_open(const struct penstock_object_server
 					     struct penstock_object_server **out);
 
 /*
- * Ends the server half. Moves in flight are cancelled.
+ * Ends the server half, and cancels its moves in flight.
  *
  * server	the server, or NULL. Close its remotes with penstock_object_forget first
  *
@@ -620,8 +635,8 @@ PENSTOCK_API int penstock_object_server_open(const struct penstock_object_server
 PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *server);
 
 /*
- * Allocates memory for moves. A server without a plane can also move other memory; a plane can
- * access only this memory, and files.
+ * Allocates memory for moves to and from clients' windows. A server without a plane can also move
+ * other memory; a plane can access only this memory, and files.
  *
  * server	the server
  * dev		the device; NULL stands for host memory
@@ -649,7 +664,8 @@ PENSTOCK_API int penstock_object_server_alloc(struct penstock_object_server *ser
  */
 PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *server, void *ptr);
 
-/* The sender of a token, as the server knows it from the HTTP connection. */
+/* The client that sent a token (the request header that offers a window), as the server knows it
+ * from the HTTP connection. */
 struct penstock_object_peer {
 	size_t size;
 	/* Numeric address of the HTTP client. All transports but shm1 connect to this address
@@ -667,7 +683,8 @@ struct penstock_object_peer {
 	}
 
 /*
- * Parses a token and decides whether the server can serve it. Does not connect to the client.
+ * Parses a token, which names a client's window, and decides whether the server can serve it. Does
+ * not connect to the client.
  *
  * server	the server
  * token	value of the header x-amz-rdma-token; it must be among the signed headers
@@ -678,7 +695,7 @@ struct penstock_object_peer {
  * Any thread.
  *
  * -EBADMSG	the token is malformed: answer with PENSTOCK_OBJECT_MALFORMED
- * -EOPNOTSUPP	the server does not serve this token: answer with PENSTOCK_OBJECT_DECLINED.
+ * -EOPNOTSUPP	the server does not accept this token: answer with PENSTOCK_OBJECT_DECLINED.
  *		penstock_errmsg() tells the reason
  */
 PENSTOCK_API int penstock_object_resolve(struct penstock_object_server *server, const char *token,
@@ -691,11 +708,14 @@ struct penstock_object_pairing {
 	size_t size;
 	enum penstock_op op;
 	uint64_t length;
-	uint32_t psn, cookie; /* x-amz-rdma-psn and x-amz-rdma-cookie of the client */
+	uint32_t psn, cookie; /* headers x-amz-rdma-psn and x-amz-rdma-cookie of the client's
+			       * request */
 	/* The library sets the members from here on. The server puts them into its response. */
-	char token[PENSTOCK_OBJECT_OFFER_TOKEN + 1]; /* x-amz-rdma-reply is "200:" and this */
+	char token[PENSTOCK_OBJECT_OFFER_TOKEN + 1]; /* the response's header x-amz-rdma-reply is
+						      * "200:", followed by this token */
 	uint32_t server_psn, qpn;
-	uint64_t address; /* x-amz-rdma-mr-addr; 0: none, because it is a GET */
+	uint64_t address; /* header x-amz-rdma-mr-addr of the response; 0: a GET, which has no such
+			   * header */
 	uint32_t key;	  /* x-amz-rdma-mr-rkey */
 };
 #define PENSTOCK_OBJECT_PAIRING_INIT                                                           \
@@ -746,7 +766,8 @@ PENSTOCK_API int penstock_object_prepare(struct penstock_object_server *server, 
 PENSTOCK_API int penstock_object_ready(struct penstock_object_remote *remote, uint32_t qpn,
 				       uint64_t address, uint32_t key);
 
-/* Facts of a remote window. The caller sets `size`, and the library sets all other members. */
+/* Facts of a remote window, which is a client's window as the server sees it. The caller sets
+ * `size`, and the library sets all other members. */
 struct penstock_object_remote_info {
 	size_t size;
 	uint64_t length;       /* length of the window in bytes */
@@ -801,10 +822,11 @@ PENSTOCK_API int penstock_object_move(struct penstock_object_remote *remote, enu
 
 /* A completed move. */
 struct penstock_object_done {
-	uint64_t user;	/* value of penstock_object_move */
-	int64_t result; /* number of bytes, or a negative errno, see penstock_object_poll */
+	uint64_t user;	/* `user` that was given to penstock_object_move */
+	int64_t result; /* number of bytes moved, or a negative errno, see penstock_object_poll */
 	char text[PENSTOCK_TEXT_MAX]; /* reason of an error */
-	int has_crc64;		      /* 1: `crc64` is the CRC-64/NVME of the bytes (ofi1) */
+	int has_crc64;		      /* 1: `crc64` is the CRC-64/NVME of the bytes; only with
+				       * transport ofi1 */
 	uint64_t crc64;
 };
 
@@ -866,7 +888,7 @@ enum penstock_object_outcome {
  * penstock_object_answer_fill sets the others. */
 struct penstock_object_answer {
 	size_t size;
-	enum penstock_op op; /* PENSTOCK_READ for a GET */
+	enum penstock_op op; /* PENSTOCK_READ for a GET, PENSTOCK_WRITE for a PUT */
 	enum penstock_object_outcome outcome;
 	int ranged;	   /* 1: a GET with the header Range */
 	uint64_t bytes;	   /* number of bytes that have moved */
@@ -875,12 +897,12 @@ struct penstock_object_answer {
 	const char *error; /* code of the error that the body has; NULL: none */
 	unsigned header_count;
 	struct penstock_object_header headers[PENSTOCK_OBJECT_HEADERS_MAX];
-	char text[24]; /* memory of a header's value */
+	char text[24]; /* memory for the value of one of `headers` */
 	/* Set by the caller. 1: `crc64` is the CRC-64/NVME of all bytes that have moved. A client
 	 * that uses ofi1 needs it. */
 	int has_crc64;
 	uint64_t crc64;
-	char checksum[24]; /* memory of a header's value */
+	char checksum[24]; /* memory for the value of one of `headers` */
 };
 #define PENSTOCK_OBJECT_ANSWER_INIT                                                                \
 	{                                                                                          \
@@ -901,18 +923,18 @@ PENSTOCK_API int penstock_object_answer_fill(struct penstock_object_answer *answ
 /* Bytes of completed moves without error, by one transport. */
 struct penstock_object_traffic {
 	const char *transport; /* name of the transport; NULL: the list has ended */
-	uint64_t bytes_out;    /* bytes written to windows (GET) */
-	uint64_t bytes_in;     /* bytes read from windows (PUT) */
+	uint64_t bytes_out;    /* bytes written to clients' windows (GET) */
+	uint64_t bytes_in;     /* bytes read from clients' windows (PUT) */
 };
 
 /* Counters of a server. The caller sets `size`, and the library sets all other members. */
 struct penstock_object_server_info {
 	size_t size;
-	uint64_t resolved;  /* tokens that the server can serve */
-	uint64_t malformed; /* malformed tokens */
-	uint64_t declined;  /* well-formed tokens that the server does not serve */
-	uint64_t moves;	    /* completed moves without error */
-	uint64_t failed;    /* completed moves with an error */
+	uint64_t resolved;  /* number of tokens that the server can serve */
+	uint64_t malformed; /* number of malformed tokens */
+	uint64_t declined;  /* number of well-formed tokens that the server does not serve */
+	uint64_t moves;	    /* number of completed moves without error */
+	uint64_t failed;    /* number of completed moves with an error */
 	/* Counters of each transport that the server accepts, in the order of its options. */
 	struct penstock_object_traffic traffic[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 };

@@ -195,8 +195,9 @@ struct penstock_weights_opts {
 		sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL, 0 \
 	}
 
-/* Promises that the files do not change while the model is open. Registrations of the files'
- * page cache with a GPU can then be kept, which makes a second load quicker. */
+/* Flag of penstock_weights_opts: promises that the files do not change while the model is open. The
+ * library may then keep the files' page cache registered with a GPU, which makes a second load
+ * quicker. */
 #define PENSTOCK_WEIGHTS_IMMUTABLE 0x1u
 
 /*
@@ -252,7 +253,7 @@ PENSTOCK_API int64_t penstock_weights_find(const struct penstock_weights *w, con
 /* A file of a model. */
 struct penstock_weights_file {
 	size_t size;
-	const char *path; /* Valid as long as the model is open. */
+	const char *path; /* Path of the file, valid as long as the model is open. */
 	uint64_t length;
 	uint64_t data_off;   /* Offset of the first tensor in the file. */
 	unsigned pair_count; /* Number of key-value pairs in the file's metadata. */
@@ -292,7 +293,7 @@ PENSTOCK_API int penstock_weights_get_metadata(const struct penstock_weights *w,
 /* The file, the tensor and the offset at which an error occurred. */
 struct penstock_weights_place {
 	size_t size;
-	/* Path of the file; "" if none. A long path is cut at its beginning. */
+	/* Path of the file; "" if none. If the path is too long, its beginning is left out. */
 	char file[1024];
 	char tensor[256]; /* Name of the tensor; "" if none. */
 	uint64_t off;	  /* Offset in the file; UINT64_MAX if none. */
@@ -318,14 +319,15 @@ struct penstock_load_opts {
 	size_t size;
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path; /* The member `path` of each request, see penstock_req. */
+	const char *path; /* Name of the only path to use; NULL: the library chooses. */
 	/* Minimum alignment of each tensor in bytes, a power of two up to 4096; 0 stands for the
 	 * size of the tensor's elements. */
 	uint64_t align;
-	/* Length in bytes of an iterator's window; 0 stands for 1 GiB. Other loads ignore it. */
+	/* Length in bytes of an iterator's window, which is memory for tensors that are read ahead;
+	 * 0 stands for 1 GiB. Other loads ignore this member. */
 	uint64_t window;
-	/* If not 0, a file's request is split between tensors into requests of about this many
-	 * bytes, so that `each` is called more often. */
+	/* If not 0, the load splits each file's request at boundaries of tensors into requests of
+	 * about this many bytes, so that it calls `each` more often. */
 	uint64_t request_bytes;
 	/* Function that allocates device memory instead of penstock_alloc. If it returns NULL,
 	 * the load fails with -ENOMEM. NULL stands for penstock_alloc and penstock_free. */
@@ -340,12 +342,13 @@ struct penstock_load_opts {
 	/* Index of the first tensor to load, and number of tensors; a count of 0 loads all
 	 * tensors from `first` on. Used only by penstock_weights_load and penstock_group_load. */
 	uint64_t first, count;
-	/* If not NULL, only this rank's part of each tensor is loaded, see
+	/* If not NULL, the load reads only the part of each tensor that this rank needs, see
 	 * penstock_weights_shard. Used only by penstock_weights_load and penstock_group_load. */
 	const struct penstock_shard_opts *shard;
-	/* Function that is called about ten times a second, on the caller's thread, while the
-	 * load waits; NULL if none. If it returns non-zero, it is not called again: the load is
-	 * cancelled, and fails with -ECANCELED when the requests in flight have completed. */
+	/* Function that the library calls about ten times a second, on the caller's thread, while
+	 * the load waits; NULL if none. If the function returns non-zero, the library does not call
+	 * it again, and cancels the load. The load then fails with -ECANCELED when the requests in
+	 * flight have completed. */
 	int (*look)(void *user);
 };
 #define PENSTOCK_LOAD_OPTS_INIT                                                                   \
@@ -403,10 +406,10 @@ struct penstock_piece {
 	/* First index in dimension `dim`, and number of indices; a count of 0 stands for all
 	 * indices from `first` on. */
 	uint64_t first, count;
-	/* First index in the dimensions before `dim`, which are counted as if they were a single
+	/* First index in the dimensions before `dim`, which are treated as one flattened
 	 * dimension. */
 	uint64_t outer_first;
-	/* Number of indices in the dimensions before `dim`; 0 stands for all indices from
+	/* Number of indices in the flattened dimensions before `dim`; 0 stands for all indices from
 	 * `outer_first` on. */
 	uint64_t outer_count;
 	struct penstock_device *dev; /* Device of the memory; NULL finds it from `ptr`. */
@@ -498,8 +501,8 @@ PENSTOCK_API int penstock_weights_iter_release(struct penstock_weights_iter *it,
 PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 					       struct penstock_load_report *out);
 
-/* Closes an iterator, which is allowed at any time, and frees its window and the tensors in it.
- * May block. */
+/* Closes an iterator, which is allowed at any time. Frees its window (the memory for tensors read
+ * ahead) and the tensors in it. May block. */
 PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 
 /* ---- tensor parallelism: the part of each tensor that a rank needs -------------- */
@@ -507,20 +510,25 @@ PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 /* How a rule splits a tensor between the ranks. */
 enum penstock_cut {
 	PENSTOCK_CUT_WHOLE = 0, /* Not split: every rank gets the whole tensor. */
-	PENSTOCK_CUT_FIRST,	/* Splits dimension 0. A bias is split, too. */
-	PENSTOCK_CUT_LAST,	/* Splits the last dimension. A bias is not split. */
+	PENSTOCK_CUT_FIRST,	/* Splits dimension 0 of a weight between the ranks, and a bias,
+				 * too. */
+	PENSTOCK_CUT_LAST,	/* Splits the last dimension of a weight between the ranks, but not
+				 * a bias. */
 	/* Splits dimension 0 by key-value heads. If there are more ranks than heads, several
 	 * ranks get the same head. */
 	PENSTOCK_CUT_HEADS,
 	/* Dimension 0 holds queries, then keys, then values. Splits each of the three by its
 	 * heads. */
 	PENSTOCK_CUT_QKV,
-	PENSTOCK_CUT_HALVES,	  /* Splits each of the two halves of dimension 0. */
-	PENSTOCK_CUT_LAST_HALVES, /* Splits each of the two halves of the last dimension. */
+	PENSTOCK_CUT_HALVES,	  /* Splits each of the two halves of dimension 0 between the
+				   * ranks. */
+	PENSTOCK_CUT_LAST_HALVES, /* Splits each of the two halves of the last dimension between the
+				   * ranks. */
 	/* Splits dimension 0, which is a vocabulary. Its size is first rounded up to a multiple
 	 * of 64 if the ranks can share that evenly, so the last ranks can get less or nothing. */
 	PENSTOCK_CUT_WORDS,
-	PENSTOCK_CUT_INNER, /* Splits the second-to-last dimension. A bias is not split. */
+	PENSTOCK_CUT_INNER, /* Splits the second-to-last dimension of a weight between the ranks,
+			     * but not a bias. */
 	/* Splits dimension 0 as PENSTOCK_CUT_FIRST does, but fails if the number of query heads
 	 * is known and the ranks cannot share the heads evenly. */
 	PENSTOCK_CUT_QUERIES,
@@ -554,10 +562,12 @@ PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 /* The options of penstock_weights_shard: which rank needs its part, and how tensors are split. */
 struct penstock_shard_opts {
 	size_t size;
-	/* This rank, counted from 0, and the number of ranks between which tensors are split. */
+	/* Index of this rank (a process), from 0 on, and the number of ranks between which tensors
+	 * are split. */
 	unsigned rank, ranks;
-	/* This expert rank, counted from 0, and the number of expert ranks. If there are several
-	 * expert ranks, each gets some of the experts whole, instead of a part of every expert. */
+	/* Index of this rank in expert parallelism, from 0 on, and the number of expert ranks. If
+	 * there are several expert ranks, each gets some of the experts whole, instead of a part of
+	 * every expert. */
 	unsigned expert_rank, expert_ranks;
 	/* Numbers of query heads, key-value heads and experts; 0 stands for the number in the
 	 * model's config.json. */
@@ -616,12 +626,12 @@ struct penstock_group_opts {
 	 * must see the same directory, even from different containers. NULL stands for
 	 * $XDG_RUNTIME_DIR or, if that is not set, /tmp/penstock-UID. */
 	const char *dir;
-	unsigned timeout_ms; /* Time in ms for all ranks to join; 0 stands for 120 s. */
-	/* Number of windows of each rank; 0 stands for 4. If there are several, a rank reads
-	 * ahead. */
+	unsigned timeout_ms; /* Time limit in ms for all ranks to join; 0: 120 s. */
+	/* Number of windows of each rank; 0 stands for 4. A window is a buffer that one rank fills
+	 * from files and all ranks copy from. If a rank has several windows, it reads ahead. */
 	unsigned windows;
-	/* Length in bytes of a window in device memory, a multiple of the page size; 0 stands
-	 * for 64 MiB. */
+	/* Length in bytes of one of the `windows`, a multiple of the page size; 0 stands for 64
+	 * MiB. The windows are in device memory. */
 	uint64_t window;
 	/* Time in ms that the other ranks wait during a load for a rank that does not respond.
 	 * Then the load fails with -ETIMEDOUT. 0 stands for 10 minutes. */
@@ -637,8 +647,8 @@ struct penstock_group_opts {
 	/* Maximum number of requests that all ranks together have in flight at one store, which
 	 * is a file system; 0 if there is no limit. */
 	unsigned reads_max;
-	/* Function that is called while this rank waits for others to join, as in
-	 * penstock_load_opts. */
+	/* Function that the library calls while this rank waits for others to join. It can cancel
+	 * the call, as `look` of penstock_load_opts does. */
 	int (*look)(void *user);
 	void *user;
 };
@@ -752,9 +762,9 @@ struct penstock_save_opts {
 	int durable; /* 1 if the file must survive a power failure after the call. */
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path; /* The member `path` of each request, see penstock_req. */
-	/* Function that can cancel the save, as in penstock_load_opts. A cancelled save leaves
-	 * no file. */
+	const char *path; /* Name of the only path to use; NULL: the library chooses. */
+	/* Function that the library calls while the save waits, and that can cancel the save, as
+	 * `look` of penstock_load_opts does. A cancelled save leaves no file. */
 	int (*look)(void *user);
 	void *user;
 };

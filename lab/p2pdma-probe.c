@@ -36,7 +36,8 @@ struct job {
 	uint64_t map_offset; /* offset that is passed to mmap */
 	uint64_t seed;	     /* seed from which the file's contents are computed */
 	bool buffered;	     /* whether the file is opened without O_DIRECT */
-	bool bounce;  /* whether to transfer to host memory, and let the CPU copy from there */
+	bool bounce;  /* whether the drive accesses a buffer in host memory, and the CPU copies
+		       * between this buffer and the device memory */
 	bool private; /* whether to map with MAP_PRIVATE instead of MAP_SHARED */
 	bool zeros;   /* whether the file contains only zeros */
 	bool keep;    /* whether operation `exhaust` keeps the memory until the program is killed */
@@ -113,7 +114,7 @@ static void put_words(const struct job *job, char *buf, bool complement)
 	__sync_synchronize();
 }
 
-/* Copies in aligned words of 8 bytes. */
+/* Copies in aligned words of 8 bytes, because the CPU must access device memory only so. */
 static void copy_words(char *to, const char *from, uint64_t bytes)
 {
 	uint64_t i;
@@ -254,7 +255,7 @@ static int op_write(struct job *job)
 	return report(job, "write", done, err, &(struct tally){0});
 }
 
-/* Creates a file whose extents are all written, through host memory. */
+/* Writes a whole file from host memory, so that it has no holes and no unwritten extents. */
 static int op_fill(struct job *job)
 {
 	uint64_t done;

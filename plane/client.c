@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Serves the tenants that are clients: opens windows in a tenant's memory, and sends GET and PUT
- * requests with the access keys of the plane. A tenant can use only its own windows, and only the
- * buckets that the plane's options permit.
+ * Serves the tenants (other processes) in the role of a client: opens windows in a tenant's memory,
+ * and sends GET and PUT requests with the access keys of the plane. A tenant can use only its own
+ * windows, and only the buckets that the plane's options permit.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -90,7 +90,8 @@ static int window_open(struct pl_tenant *tenant, const struct pst_plane_window *
 	}
 	answer->id = pl_table_add(&c->windows, w);
 	if (!answer->id) {
-		/* No server has received the token yet. */
+		/* The token has not been sent to a server yet, so the window can be released at
+		 * once. */
 		penstock_object_release(w->inner);
 		free(w);
 		return pst_fail(err, PENSTOCK_WHY_IO_ERROR,
@@ -114,8 +115,8 @@ static int window_free(struct pl_tenant *tenant, struct window *w, bool *cut, st
 		pl_fail_public(ret, err);
 	if (ret == -EBUSY)
 		return ret;
-	/* A server may still have the old pages. Only the tenant can replace its own mapping of
-	 * them. */
+	/* If a server may still access the old pages, the tenant must replace its own mapping of
+	 * them. Only the tenant itself can do that, so `cut` is part of the answer. */
 	*cut = ret || pst_object_buffer_is_cut(w->memory->buffer);
 	if (*cut)
 		pl_count(&tenant->plane->counts.cut_off);
@@ -269,7 +270,7 @@ static int client_memory_take(struct pl_tenant *tenant, struct pl_memory *memory
 	return pst_object_buffer_adopt(c->client, &memory->shared, &memory->buffer, err);
 }
 
-/* Frees a tenant's memory. Its windows have been released. */
+/* Frees a tenant's memory, whose windows have been released before. */
 static void client_memory_free(struct pl_tenant *tenant, struct pl_memory *memory)
 {
 	(void)tenant;

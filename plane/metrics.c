@@ -20,7 +20,7 @@
 #include "core/base/clock.h"
 
 #define REQUEST_MAX 4096
-#define PAUSE_MS 100 /* until the next attempt to accept a connection */
+#define PAUSE_MS 100 /* time in ms until the next attempt to accept a connection */
 #define REQUEST_MS 2000
 
 struct pl_metrics {
@@ -195,8 +195,8 @@ static void *metrics_run(void *arg)
 			return NULL;
 		fd = accept4(metrics->fd, NULL, NULL, SOCK_CLOEXEC);
 		if (fd < 0) {
-			/* If there is no descriptor, the connection stays in the queue, and the
-			 * socket stays readable. */
+			/* If no descriptor is free, the connection stays in the queue, and the
+			 * socket stays readable. So pause, to avoid a busy loop. */
 			poll(&fds[1], 1, PAUSE_MS);
 			continue;
 		}
@@ -287,7 +287,7 @@ struct pl_metrics *pl_metrics_open(struct pl_plane *plane, const char *where, un
 	return metrics;
 }
 
-/* Frees the metrics. plane->stop is readable, so the thread has ended or is ending. */
+/* Frees the metrics. The caller has made plane->stop readable, which ends the thread. */
 void pl_metrics_close(struct pl_metrics *metrics)
 {
 	if (!metrics)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a plane: listens on its socket, and accepts tenants whose user is permitted. After SIGTERM
- * it waits until no operation is in flight, and then exits. A second signal, or the time limit,
- * makes it exit at once. Called by cli/plane.c.
+ * Runs a plane: listens on its socket, and accepts tenants (other processes) whose user is
+ * permitted. After SIGTERM it waits until no operation is in flight, and then exits. A second
+ * signal, or the time limit, makes it exit at once. Called by cli/plane.c.
  */
 #include "plane.h"
 
@@ -26,16 +26,21 @@
 #include "metrics.h"
 #include "tenant.h"
 
-#define PAUSE_MS 100 /* until the next attempt to accept a connection without a descriptor */
+/* time in ms until the next attempt to accept a connection without a descriptor */
+#define PAUSE_MS 100
 
 struct plane {
 	struct pl_plane shared;
 	struct pl_tenant *tenants;
 	struct pl_metrics *metrics;
 	int fd, signals;
-	int spare; /* descriptor that is closed to refuse a connection if there is no other */
+	/* reserve descriptor: if no other is free, it is closed, so that a connection can be
+	 * accepted and refused */
+	int spare;
 	bool pause; /* whether the next wait ignores connections, because none can be accepted */
-	struct stat socket; /* state of the socket's file as this process has created it */
+	/* result of lstat(2) for the socket's own file, to detect that another process has replaced
+	 * it */
+	struct stat socket;
 	char *why;
 	size_t why_len;
 };
@@ -48,7 +53,8 @@ static int say(const struct plane *p, int code, const char *what)
 
 /* ---- the socket ---- */
 
-/* Removes the socket of a plane that no longer runs. Returns whether the name is then free. */
+/* Removes the socket of a plane that has ended without doing so. Returns whether the name is then
+ * free. */
 static bool stale_remove(const struct sockaddr_un *address)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -122,7 +128,7 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
-/* Tells a process the reason why it is refused, and closes its connection. */
+/* Sends a process the reason why it is refused, and closes its connection. */
 static void refuse(int fd, int code, enum penstock_why why, const char *text)
 {
 	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER};
@@ -142,8 +148,9 @@ static void spare_open(struct plane *p)
 		p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Refuses a connection for which there is no descriptor. Otherwise it would stay in the queue of
- * the socket, which would stay readable. */
+/* Accepts and refuses a connection when no descriptor is free, after closing the reserve
+ * descriptor. Otherwise the connection would stay in the queue of the socket, which would stay
+ * readable. */
 static void refuse_without_files(struct plane *p)
 {
 	int fd;
@@ -237,7 +244,7 @@ static bool plane_wait(struct plane *p, int timeout_ms)
 	return fds[2].revents && read(p->signals, &info, sizeof(info)) == (ssize_t)sizeof(info);
 }
 
-/* Waits until the requests and moves in flight have completed, up to the time limit. */
+/* Waits until the operations of all tenants in flight have completed, up to the time limit. */
 static void drain(struct plane *p)
 {
 	struct pl_plane *plane = &p->shared;
@@ -253,7 +260,7 @@ static void drain(struct plane *p)
 	}
 }
 
-/* Raises the limit of open files as far as the tenants may need. */
+/* Raises the limit of open files to the hard limit, because each tenant needs descriptors. */
 static void raise_file_limit(void)
 {
 	struct rlimit limit;

@@ -53,7 +53,8 @@ enum pl_limit {
 	PL_LIMITS,
 };
 
-/* How the bytes of a request moved. */
+/* How the bytes of a request moved: by RDMA through a window, in an HTTP body, or not, because the
+ * request failed. */
 enum pl_outcome {
 	PL_BY_WINDOW,
 	PL_BY_BODY,
@@ -65,34 +66,36 @@ struct pl_counts {
 	_Atomic uint64_t tenants;	   /* tenants that are connected now */
 	_Atomic uint64_t tenants_total[2]; /* tenants since the start: clients, servers */
 	_Atomic uint64_t refused_user;	   /* connections of users that are not permitted */
-	/* HELLO messages with another version or with a refused role */
+	/* connections refused because their first message, HELLO, has another version or a role
+	 * that tenants may not have */
 	_Atomic uint64_t refused_version;
-	/* questions that were refused because of a limit */
+	/* messages of tenants that were refused because of a limit */
 	_Atomic uint64_t refused[PL_LIMITS];
-	/* questions with a number that does not exist for this tenant */
+	/* messages with the number of a memory or window that this tenant does not have */
 	_Atomic uint64_t refused_name;
 	/* requests that were refused because of `buckets` or `read_only` */
 	_Atomic uint64_t refused_policy;
 	/* tenants that were disconnected because of a malformed message */
 	_Atomic uint64_t malformed;
-	/* tenants that ended with open windows or moves in flight */
+	/* tenants that ended with open windows or transfers in flight */
 	_Atomic uint64_t lost;
-	/* windows of these tenants, which were then closed to servers */
+	/* open windows of the tenants in `lost`; the plane then ends the servers' access to them */
 	_Atomic uint64_t lost_windows;
-	/* releases after which a server may still have had access */
+	/* releases of windows after which a server might still access the windows' pages */
 	_Atomic uint64_t cut_off;
-	_Atomic uint64_t memory;		   /* bytes of memory that tenants share now */
-	_Atomic uint64_t in_flight;		   /* requests and moves in flight now */
-	_Atomic uint64_t requests[2][PL_OUTCOMES]; /* requests by outcome: GETs, PUTs */
+	_Atomic uint64_t memory;    /* bytes of memory that tenants share now */
+	_Atomic uint64_t in_flight; /* requests and transfers in flight now */
+	/* requests by operation (GET, PUT) and outcome */
+	_Atomic uint64_t requests[2][PL_OUTCOMES];
 	_Atomic uint64_t bytes[2][PL_OUTCOMES];
-	_Atomic uint64_t moves[2]; /* moves that have completed, moves that have failed */
+	_Atomic uint64_t moves[2]; /* servers' transfers: completed, failed */
 	_Atomic uint64_t moved_bytes;
 };
 
 /* Data that all tenants of a plane share. */
 struct pl_plane {
 	const struct pl_options *options;
-	/* device for tenants' memory of a GPU; NULL: such memory is refused */
+	/* GPU through which tenants' memory of a GPU is accessed; NULL: such memory is refused */
 	struct penstock_device *device;
 	_Atomic bool draining;
 	int stop; /* eventfd that becomes readable when tenants must end */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Serves the tenants that are servers. A tenant, such as an object store, passes the tokens that it
- * has received from its clients. The plane parses the tokens, and moves bytes between the tenant's
- * memory or files and the windows of these clients.
+ * Serves the tenants (other processes) in the role of a server. A tenant, such as an object store,
+ * passes the tokens that it has received from its clients. The plane parses the tokens, and moves
+ * bytes by RDMA between the tenant's memory or files and the windows of these clients.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,22 +21,13 @@
  * kernel has effects that depend on the rights of the process that writes. */
 static const unsigned long refused_types[] = {
 	0x65735546, /* FUSE */
-	PROC_SUPER_MAGIC,
-	SYSFS_MAGIC,
-	DEBUGFS_MAGIC,
-	TRACEFS_MAGIC,
-	SECURITYFS_MAGIC,
-	SELINUX_MAGIC,
-	CGROUP_SUPER_MAGIC,
-	CGROUP2_SUPER_MAGIC,
-	EFIVARFS_MAGIC,
-	BPF_FS_MAGIC,
-	BINFMTFS_MAGIC,
-	0x62656570, /* configfs */
-	0x6e736673, /* nsfs */
+	PROC_SUPER_MAGIC, SYSFS_MAGIC,	 DEBUGFS_MAGIC,	     TRACEFS_MAGIC,
+	SECURITYFS_MAGIC, SELINUX_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
+	EFIVARFS_MAGIC,	  BPF_FS_MAGIC,	 BINFMTFS_MAGIC,     0x62656570, /* configfs */
+	0x6e736673,							 /* nsfs */
 };
 
-/* A move of a tenant that is in flight. */
+/* A transfer that a tenant has started with the message MOVE; `busy` until it has ended. */
 struct move {
 	bool busy;
 	uint64_t user; /* value that the tenant has passed with MOVE */
@@ -142,7 +133,8 @@ static void move_clear(struct move *move)
 	move->fd_count = move->memory_count = 0;
 }
 
-/* Returns whether the plane may use a tenant's file: a regular one, on a file system with data. */
+/* Returns whether the plane may use a tenant's file. It must be a regular file, and on no file
+ * system of `refused_types`. */
 static bool file_is_usable(int fd)
 {
 	struct statfs fs;
@@ -156,8 +148,8 @@ static bool file_is_usable(int fd)
 	return true;
 }
 
-/* Converts a segment of a message. Keeps its memory or its descriptor until the move has
- * completed. */
+/* Converts a segment of a MOVE message. `move` keeps the segment's memory or descriptor in use
+ * until the transfer has ended. */
 static int seg_take(struct pl_tenant *tenant, struct move *move, const struct pst_plane_seg *seg,
 		    struct penstock_object_seg *out, struct pst_err *err)
 {
@@ -304,7 +296,8 @@ static void server_counts(struct pl_tenant *tenant, struct pst_plane_counts *out
 		if (traffic->transport)
 			strncpy(out->transports[i], traffic->transport,
 				sizeof(out->transports[i]) - 1);
-		/* A pointer of this process is not valid in the tenant. */
+		/* This pointer is not valid in the tenant's process, so `transports` has the
+		 * name. */
 		traffic->transport = NULL;
 	}
 }
@@ -321,7 +314,7 @@ static void server_stop(struct pl_tenant *tenant)
 	}
 	while ((remote = pl_table_pop(&s->remotes)))
 		penstock_object_forget(remote);
-	/* Cancels the moves, and waits for the threads that make them. */
+	/* This call cancels the transfers in flight, and waits for the threads that make them. */
 	penstock_object_server_close(s->server);
 	for (unsigned i = 0; i < tenant->plane->options->in_flight_max; i++)
 		if (s->moves[i].busy)

@@ -29,7 +29,8 @@ uint64_t pl_table_add(struct pl_table *table, void *thing)
 
 	if (table->count == table->max)
 		return 0;
-	/* getrandom(2) returns up to 256 bytes without interruption. */
+	/* getrandom(2) never returns only a part of so few bytes, so any other result is an
+	 * error. */
 	if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
 		return 0;
 	for (unsigned i = 0; i < table->max; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A table of the objects of one tenant, which messages name by numbers. A number contains random
- * bits. So a number of one tenant does not exist in the table of another one, and a number is not
- * used twice.
+ * A table of one tenant's objects of one kind, such as its windows. Messages refer to an object by
+ * its number. A number contains random bits. So a number of one tenant does not exist in the table
+ * of another one, and a number is not used twice.
  */
 #ifndef PLANE_TABLE_H
 #define PLANE_TABLE_H

@@ -25,7 +25,7 @@ static void main_wake(const struct pl_plane *plane)
 	const uint64_t one = 1;
 	ssize_t n = write(plane->wake, &one, sizeof(one));
 
-	(void)n; /* ignores an error; the counter never comes near its limit */
+	(void)n; /* an error is ignored: only a counter near its limit could cause one */
 }
 
 /* ---- for roles ---- */
@@ -64,7 +64,8 @@ int pl_begin(struct pl_tenant *tenant, struct pst_err *err)
 		return pl_fail_limit(tenant, PL_LIMIT_IN_FLIGHT, plane->options->in_flight_max,
 				     "operations in flight", err);
 	/* Counts the operation before it reads `draining`. The main thread sets `draining` before
-	 * it reads the count. So one of the two sees the other's change. */
+	 * it reads the count. So either this thread reads true, or the main thread counts this
+	 * operation. */
 	pl_count(&plane->counts.in_flight);
 	tenant->in_flight++;
 	if (!atomic_load(&plane->draining))
@@ -190,7 +191,7 @@ static int memory_close(struct pl_tenant *tenant, uint64_t id, struct pst_err *e
 
 /* ---- messages ---- */
 
-/* Sends the answer to a question, with the result and the error. */
+/* Sends the answer to a tenant's message, with the result and the error. */
 static int answer_send(struct pl_tenant *tenant, struct pst_plane_message *answer, int result,
 		       const struct pst_err *err)
 {
@@ -237,7 +238,7 @@ static int hello_handle(struct pl_tenant *tenant, const struct pst_plane_message
 	else
 		ret = role->open(tenant, hello, &err);
 	if (ret) {
-		/* Tells the tenant the reason. The connection ends in any case. */
+		/* Sends the tenant the reason. If that fails, the connection ends in any case. */
 		(void)answer_send(tenant, &answer, ret, &err);
 		return ret;
 	}

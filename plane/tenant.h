@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One tenant of a plane: a connection with its role, its memory, and its open objects. Only the
- * tenant's thread uses them. tenant.c contains the code for both roles. client.c and server.c
- * contain one table of functions each.
+ * One tenant of a plane, which is a process that is connected to the plane: the connection, its
+ * role (client or server), its memory, and its open objects. Only the tenant's thread uses them.
+ * tenant.c contains the code for both roles. client.c and server.c contain the functions of one
+ * role each (struct pl_role).
  */
 #ifndef PLANE_TENANT_H
 #define PLANE_TENANT_H
@@ -24,7 +25,7 @@ struct pl_tenant {
 	int fd;
 	unsigned user;
 	int process;
-	/* descriptors for the next message; -1: the slot is empty */
+	/* descriptors that the tenant has passed for its next message; -1: the slot is empty */
 	int slots[PST_PLANE_SLOTS];
 	struct pl_table memories;
 	uint64_t bytes;	    /* number of bytes of `memories` */
@@ -35,34 +36,37 @@ struct pl_tenant {
 /* Memory that a tenant shares with the plane. */
 struct pl_memory {
 	uint64_t id, len;
-	/* number of windows or moves that use the memory */
+	/* number of windows or transfers that use the memory */
 	unsigned users;
 	struct pst_shared shared; /* the memory, if the tenant is a server */
 	/* buffer that owns the memory, if the tenant is a client */
 	struct penstock_object_buffer *buffer;
 };
 
-/* The functions of a role. If a function fails, it stores the error in *err, and its result is sent
- * in the answer. */
+/* The functions of a role (client or server). If a function fails, it stores the error in *err, and
+ * its result is sent to the tenant in the answer. */
 struct pl_role {
 	const char *name;
 	int (*open)(struct pl_tenant *tenant, const struct pst_plane_hello *hello,
 		    struct pst_err *err);
-	/* Returns a descriptor that is readable while completions have not been sent. */
+	/* Returns a descriptor that is readable while there are completions to send to the
+	 * tenant. */
 	int (*fd)(struct pl_tenant *tenant);
 	/* Sends all completions to the tenant. Returns 0 or -errno. */
 	int (*forward)(struct pl_tenant *tenant);
 	/* Handles a message, and fills answer->answer. */
 	int (*handle)(struct pl_tenant *tenant, const struct pst_plane_message *message,
 		      struct pst_plane_message *answer, struct pst_err *err);
-	/* Takes memory that has been mapped. If it succeeds, the memory belongs to the role. */
+	/* Takes over memory of the tenant that the plane has mapped. If it succeeds, the memory
+	 * belongs to the role. */
 	int (*memory_take)(struct pl_tenant *tenant, struct pl_memory *memory, struct pst_err *err);
 	void (*memory_free)(struct pl_tenant *tenant, struct pl_memory *memory);
 	void (*counts)(struct pl_tenant *tenant, struct pst_plane_counts *out);
-	/* Ends all operations, and takes the servers' access to all windows away. The caller frees
-	 * the memory afterwards. */
+	/* Ends all operations, and the servers' access to all windows. The caller frees the memory
+	 * afterwards. */
 	void (*stop)(struct pl_tenant *tenant);
-	/* Frees tenant->state. The memory has been freed before. */
+	/* Frees tenant->state. The plane has freed the tenant's memory (struct pl_memory)
+	 * before. */
 	void (*close)(struct pl_tenant *tenant);
 };
 extern const struct pl_role pl_client, pl_server;
@@ -73,18 +77,19 @@ int pl_tenant_start(struct pl_plane *plane, int fd, unsigned user, int process,
 
 /* ---- for roles ---- */
 
-/* Takes a descriptor out of its slot. Returns -1 if the tenant has passed none. */
+/* Empties a slot and returns its descriptor, or -1 if the tenant has passed none. */
 int pl_slot_take(struct pl_tenant *tenant, unsigned slot);
-/* pl_begin counts a request or a move that begins, and pl_end one that has ended. pl_begin fails
- * while the plane waits for its end (`draining`), and if the tenant has reached its limit. */
+/* pl_begin counts a request or a transfer that begins, and pl_end one that has ended. pl_begin
+ * fails while the plane shuts down (`draining`), and if the tenant has reached its limit. */
 int pl_begin(struct pl_tenant *tenant, struct pst_err *err);
 void pl_end(struct pl_tenant *tenant);
-/* Fails because the tenant has no object with the number that it has sent. */
+/* Stores in *err that the tenant has no object with the number that it has sent. Returns -errno. */
 int pl_fail_name(struct pl_tenant *tenant, const char *what, struct pst_err *err);
-/* Fails because a question exceeds a limit of the tenant. */
+/* Stores in *err that a message exceeds a limit of the tenant. Returns -errno. */
 int pl_fail_limit(struct pl_tenant *tenant, enum pl_limit limit, unsigned long long max,
 		  const char *what, struct pst_err *err);
-/* Copies the message of a public function that has failed into *err. Returns `code`. */
+/* Copies the error message of the library's public function that has failed into *err. Returns
+ * `code`. */
 int pl_fail_public(int code, struct pst_err *err);
 /* Sends a message to the tenant. Returns 0 or -errno; after an error the tenant is disconnected. */
 int pl_send(struct pl_tenant *tenant, struct pst_plane_message *message);

@@ -280,7 +280,8 @@ static struct stream_req *req_alloc(void)
 	const struct timespec pause = {0, PAUSE_NS};
 	struct stream_req *req;
 
-	/* counted before the wait, so that no thread closes the queue during the wait */
+	/* This counts the request before the wait, so that no thread closes the queue during the
+	 * wait. */
 	req_count++;
 	reqs_harvest(0);
 	while (!free_reqs) {
@@ -359,9 +360,9 @@ static struct cuf_error refuse_capture(const char *why)
 	return shim_err(CUF_ASYNC_NOT_SUPPORTED);
 }
 
-/* Waits for the stream, then moves the bytes, so that the transfer keeps its order on the
- * stream. If a flag of the stream fixes the length or the offset, reads it before the wait,
- * else after the wait. */
+/* Waits for the stream, then moves the bytes, so that the transfer keeps its order on the stream.
+ * If a flag of the stream fixes the length or an offset, uses its value from before the wait, else
+ * from after the wait. */
 static struct cuf_error move_after_stream(const struct args *a)
 {
 	unsigned flags = stream_flags(a->stream);

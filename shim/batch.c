@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The batch calls. A batch consists of a queue of the library and an array with one entry for
- * each operation that may be in flight. An operation occupies its entry until the caller has
- * read the event of the operation. Each operation has exactly one event. An operation that the
- * library refuses has an event too, unless the library refused the whole submission. Different
- * threads may submit operations, wait for events and cancel the batch at the same time. After a
- * batch was destroyed, no operation of the batch may move a byte, even if another thread still
- * waits for events.
- * A thread that holds list_lock takes no other lock. No thread holds submit_lock and
- * harvest_lock together.
+ * Implements the batch calls of cuFile. A batch consists of a queue of the library and an array
+ * with one entry for each operation that may be in flight. An operation occupies its entry until
+ * the caller has read the event of the operation. Each operation has exactly one event. An
+ * operation that the library refuses has an event too, unless the library refused the whole
+ * submission. Different threads may submit operations, wait for events and cancel the batch at the
+ * same time. After a batch was destroyed, no operation of the batch may move a byte, even if
+ * another thread still waits for events.
+ * A thread that holds list_lock takes no other lock. No thread holds submit_lock and harvest_lock
+ * together.
  */
 #include "batch.h"
 
@@ -166,7 +166,8 @@ static void batch_cancel(struct batch *b)
 	pthread_mutex_unlock(&b->submit_lock);
 }
 
-/* Waits until no call uses the batch, then frees it. The caller has removed it from the list. */
+/* Waits until no call uses the batch, then frees it. The caller has removed it from the list
+ * `batches`. */
 static void batch_destroy(struct batch *b)
 {
 	batch_cancel(b); /* so that a thread that waits for events of this batch returns */
@@ -251,7 +252,8 @@ static int op_log_refused(const struct op *op, int64_t ret)
 	return code == CUF_IO_NOT_SUPPORTED ? CUF_BATCH_NOCOMPAT_ERROR : code;
 }
 
-/* Keeps a refused operation until the caller reads its event. */
+/* Marks the operation as refused, and stores the error in op->ret for the event that the caller
+ * reads later. */
 static void op_refuse(struct batch *b, struct op *op, int64_t ret)
 {
 	int code = op_log_refused(op, ret);

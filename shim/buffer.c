@@ -26,8 +26,8 @@
 #define KNOWN_FLAGS (CUF_RDMA_REGISTER | CUF_RDMA_RELAXED_ORDERING)
 #define CAPACITY_FIRST 64u
 
-/* A registered range. Each member is atomic, but a reader may see one member before a change
- * and another after it. The counter `changes` shows this to the lookup. */
+/* A registered range. A lookup takes no lock, so it may read one member from before a change and
+ * another from after it. The counter `changes` then differs, and the lookup is repeated. */
 struct range {
 	_Atomic uintptr_t start, end;
 	/* Largest end address of this range and of all ranges before it in the list. */
@@ -38,8 +38,8 @@ struct range {
 struct list {
 	unsigned capacity;
 	_Atomic unsigned count;
-	/* The smaller list that this list replaced. It is kept because a lookup may still read
-	 * it. */
+	/* The smaller list that this list replaced. It is not freed, because a lookup may still
+	 * read it. */
 	struct list *smaller;
 	struct range at[];
 };
@@ -98,8 +98,8 @@ static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct pen
 	*dev = GET(l->at[i].dev);
 	if (addr < GET(l->at[i].start) || addr > GET(l->at[i].end))
 		return CUF_INVALID_MAPPING_RANGE;
-	/* Adjacent ranges of the same device count as one range, so continue with the next range.
-	 */
+	/* Adjacent ranges of the same device count as one range, so the loop continues in the next
+	 * range. */
 	while (GET(l->at[i].end) < end) {
 		uintptr_t reached = GET(l->at[i].end);
 		int next = range_with(l, count, reached);

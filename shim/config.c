@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the configuration: the defaults, then cufile.json, then the environment. open.c and
- * params.c call this file. A cufile.json that is not valid JSON changes nothing. An unknown key
- * is logged once. A key in a wrong section, where NVIDIA's library ignores it too, is logged
- * once, and the message names the right section. Each value of the wrong kind is logged once.
- * This file must never make a caller fail.
+ * params.c call this file. A cufile.json that is not valid JSON changes no parameter. An unknown
+ * key is logged once. A key in a wrong section, where NVIDIA's library ignores it too, is logged
+ * once, and the message names the right section. Each value of the wrong kind is logged once. This
+ * file must never make a caller fail.
  */
 #include "config.h"
 
@@ -95,7 +95,8 @@ static struct note {
 	char text[NOTE_MAX];
 } notes[NOTES_MAX];
 static unsigned note_count;
-/* Hashes of all notes so far, so that a second open of the driver repeats no note. */
+/* Hashes of all notes (messages to log later) of this process, so that a second open of the driver
+ * logs none of them again. */
 static uint64_t noted[NOTES_MAX * 2];
 static unsigned noted_count;
 static bool any_lost; /* whether a note was dropped because `notes` was full */
@@ -108,7 +109,8 @@ static bool is_noted(uint64_t hash)
 	return false;
 }
 
-/* Keeps a message until the log is set up, unless the same message was kept before. */
+/* Stores a message in `notes` until the log is set up, unless the same message was stored
+ * before. */
 __attribute__((format(printf, 2, 3))) static void note_add(enum shim_level level, const char *fmt,
 							   ...)
 {
@@ -158,7 +160,7 @@ struct value {
 	int index; /* index in the array that contains the value; -1 if no array contains it */
 	unsigned line;
 	bool flag;	 /* the value if `type` is VALUE_BOOL */
-	bool whole;	 /* whether `number` is the exact value, a whole number */
+	bool whole;	 /* whether the value is a whole number that fits `number` */
 	uint64_t number; /* the value if `type` is VALUE_NUMBER and `whole` is true */
 	char *text;	 /* the value if `type` is VALUE_TEXT */
 };
@@ -216,8 +218,8 @@ static bool text_set(struct shim_config *config, const struct shim_key *key, con
 	return true;
 }
 
-/* Sets one element of a list of slabs. If the value is the array itself, clears the list,
- * because its elements follow. */
+/* Sets an element of a list of slabs, which are the sizes (`kb`) or the numbers of buffers in a
+ * pool. If the value is the array itself, clears the list, because its elements follow. */
 static bool slab_set(struct shim_slabs *slabs, bool kb, const struct value *v)
 {
 	if (v->type == VALUE_ARRAY && v->index < 0) {
@@ -471,8 +473,8 @@ static void env_text(struct shim_config *config, const char *name, enum cuf_stri
 
 extern char **environ;
 
-/* Adds a note for each CUFILE_ environment variable that has no effect: either only NVIDIA's
- * library knows the variable, or neither library does. */
+/* Adds a note (a message that is logged later) for each CUFILE_ environment variable that has no
+ * effect: either only NVIDIA's library knows the variable, or neither library does. */
 static void env_others(void)
 {
 	static const char *const effective[] = {
@@ -494,8 +496,8 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
-	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. So it gets
-	 * a note of its own. */
+	/* NVIDIA's tools list this variable, although NVIDIA's library does not read it. So this
+	 * function adds a special message for it. */
 	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {

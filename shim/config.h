@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The drop-in's configuration: its parameters, with their defaults and limits, and the functions
- * that read it. The caller holds shim.lock for every function except shim_config_limits. */
+/* The configuration of the drop-in (Penstock's replacement of NVIDIA's libcufile): its parameters,
+ * with their defaults and limits, and the functions that read it. The caller holds shim.lock for
+ * every function except shim_config_limits. */
 #ifndef SHIM_CONFIG_H
 #define SHIM_CONFIG_H
 
@@ -23,15 +24,15 @@ struct shim_config {
 
 /* Sets every parameter to its default. */
 void shim_config_defaults(struct shim_config *config);
-/* Reads the defaults, then cufile.json, then the environment. Keeps a note of each error,
- * because the log is set up only afterwards, from `config`. shim_config_log_notes then logs the
- * notes. */
+/* Reads the defaults, then cufile.json, then the environment. Stores a message for each error,
+ * because the log is set up only afterwards, from `config`. shim_config_log_notes then logs these
+ * messages. */
 void shim_config_load(struct shim_config *config);
 /* Reads the parameters from `text`, the content of a cufile.json. Overwrites parts of `text`
  * meanwhile. The fuzz target calls this function, too. */
 void shim_config_text(struct shim_config *config, char *text, size_t len);
-/* Logs the notes that were collected while the configuration was loaded. Each note is logged
- * once in the life of the process. */
+/* Logs the messages that shim_config_load has stored. Logs each message only once for each
+ * process. */
 void shim_config_log_notes(void);
 /* Returns the smallest and the largest value of a size parameter. `param` must be valid. */
 void shim_config_limits(enum cuf_size_param param, size_t *min, size_t *max);

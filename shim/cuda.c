@@ -118,9 +118,8 @@ void shim_cuda_forked(void)
 	pthread_mutex_init(&load_lock, NULL);
 }
 
-/* Finds the device of an address through the library. CUDA drivers before version 12 answer the
- * query of shim_cuda_memory only in a current context; the library makes its query in a current
- * context. */
+/* Finds the device of an address through the library. CUDA drivers before version 12 need a current
+ * context for the query that shim_cuda_memory makes; the library makes such a context current. */
 static int memory_by_library(const void *ptr, struct shim_memory *out)
 {
 	struct penstock_device *dev;

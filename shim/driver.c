@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that open and close the cuFile driver, and the reset of the drop-in in the child of
- * a fork. This file is the top layer of the drop-in: it calls every other file to close or to
- * reset, and no other file may call it.
+ * The calls that open and close the cuFile driver, and the reset of the drop-in (Penstock's
+ * libcufile) in the child of a fork. This file is the top layer of the drop-in: it calls every
+ * other file to close or to reset, and no other file may call it.
  */
 #include "async.h"
 #include "batch.h"
@@ -60,9 +60,9 @@ struct cuf_error cuFileDriverOpen(void)
 	return shim_err(code);
 }
 
-/* Closes all devices. A thread that uses a device either holds a file, or holds a lock and found
- * the device in `shim`. So no thread uses a device any more after all files are closed and the
- * pointers in `shim` are cleared. */
+/* Closes all devices. A thread that uses a device also uses a file, or holds a lock and found the
+ * device in `shim`. So no thread uses a device any more after all files are closed and the pointers
+ * in `shim` are cleared. */
 static void devices_close(void)
 {
 	struct penstock_device *devs[SHIM_GPUS_MAX + 1];

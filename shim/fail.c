@@ -11,8 +11,8 @@
 int shim_code(int64_t ret, enum penstock_why why)
 {
 	if (why == PENSTOCK_WHY_DEVICE_ERROR)
-		/* These errors mean that the CUDA context was destroyed or that no context is
-		 * current. */
+		/* ESTALE, ENXIO and ESHUTDOWN mean that the CUDA context was destroyed or that no
+		 * context is current. */
 		return ret == -ESTALE || ret == -ENXIO || ret == -ESHUTDOWN
 			       ? CUF_INVALID_CONTEXT_ERROR
 			       : CUF_CUDA_DRIVER_ERROR;

@@ -2,10 +2,10 @@
 /*
  * Registers files and checks handles. A handle is a number made of the index of a table entry and
  * the generation of the entry; it is never an address. So the drop-in recognises a closed handle,
- * or a handle of another library, without an access to memory at that address. A call holds the
- * file that it uses. When a file is closed, the last holder frees the file's resources. The table
- * entries are reused, but their memory must never be freed, because a thread may check an old
- * handle at any time.
+ * or a handle of another library, without an access to memory at that address. While a cuFile call
+ * uses a file, it is a holder of the file, which means that it is counted in shim_file.state. After
+ * a file is closed, its last holder frees the file's resources. The table entries are reused, but
+ * their memory must never be freed, because a thread may check an old handle at any time.
  */
 #include "handle.h"
 
@@ -35,7 +35,7 @@
 /*
  * Bits of shim_file.state. An entry is free if none of them is set.
  * LIVE: the handle is valid.
- * CLOSING: the handle is invalid, but calls still hold the file.
+ * CLOSING: the handle is invalid, but holders (calls that use the file) remain.
  * ENDING: the last holder is freeing the file's resources.
  */
 #define LIVE (1ull << 31)
@@ -247,8 +247,8 @@ static char *fd_path(int fd)
 
 /*
  * Returns whether a direct path between the file and the device exists, as far as this is known
- * before the first transfer. If none exists, writes the reason to `text`. If the file is empty,
- * a path cannot be tested: the function returns true, and the first transfer finds out.
+ * before the first transfer. If none exists, writes the reason to `text`. If the file is empty, a
+ * path cannot be tested: the function returns true, and the first transfer reports a missing path.
  */
 static bool file_is_direct(struct penstock_storage *st, struct penstock_device *dev,
 			   enum penstock_op op, char *text, size_t text_len)
@@ -279,9 +279,10 @@ static bool file_is_direct(struct penstock_storage *st, struct penstock_device *
 	return false;
 }
 
-/* If compat mode is off, checks whether a direct path exists from the file to any device of the
- * machine. Checks host memory first, because that check needs no call to CUDA and usually
- * suffices: few files have a direct path to a GPU but none to host memory. */
+/* If compat mode is off, every transfer needs a direct path. So this function checks whether a
+ * direct path exists from the file to any device of the machine. Checks host memory first, because
+ * that check needs no call to CUDA and usually suffices: few files have a direct path to a GPU but
+ * none to host memory. */
 static int file_check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
 {
 	enum penstock_op op =
@@ -396,8 +397,8 @@ struct cuf_error cuFileHandleRegister(void **fh, struct cuf_descr *descr)
 	return shim_err(code);
 }
 
-/* Makes the handle invalid. Calls that already hold the file may continue to use it. Returns
- * false if the handle was already invalid. */
+/* Makes the handle invalid. Calls that already use the file may continue to use it. Returns false
+ * if the handle was already invalid. */
 static bool file_shut(struct shim_file *f)
 {
 	uint64_t state = atomic_load(&f->state);
@@ -413,8 +414,8 @@ void cuFileHandleDeregister(void *fh)
 	struct shim_file *f;
 	bool ok;
 
-	/* Collects completed stream requests, because each holds its file until it is
-	 * collected. */
+	/* Collects completed stream requests, because each of them counts as a user of its file
+	 * until then. */
 	shim_harvest();
 	f = shim_file_enter(fh);
 	ok = f && file_shut(f);
@@ -452,8 +453,7 @@ int shim_files_close(void)
 			by_fd_remove(f);
 		shim_file_leave(f);
 	}
-	/* A call that started before its file was closed still holds the file, and may use
-	 * devices. */
+	/* A call that started before its file was closed may still use the file and devices. */
 	while (any_file_held() && shim_now_ns() < until)
 		sched_yield();
 	return any_file_held() ? CUF_DRIVER_CLOSING : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of registered files. A file stays open while a call holds it, even if the program
+/* The table of registered files. A file stays open while a cuFile call uses it, even if the program
  * deregisters it meanwhile. */
 #ifndef SHIM_HANDLE_H
 #define SHIM_HANDLE_H
@@ -10,7 +10,8 @@
 #include "penstock.h"
 
 struct shim_file {
-	_Atomic uint64_t state; /* generation << 32 | LIVE | CLOSING | ENDING | number of holders */
+	/* generation << 32 | LIVE | CLOSING | ENDING | number of calls using it */
+	_Atomic uint64_t state;
 	struct penstock_storage *st;
 	unsigned index; /* index of this entry in the table */
 	int fd;		/* the program's descriptor; `dev` and `ino` identify the file */
@@ -23,16 +24,17 @@ struct shim_file {
 	struct shim_file *next_free;
 };
 
-/* Returns the file of a handle, and holds it until shim_file_leave. Returns NULL if the handle
- * is closed or was not made by the drop-in. Any thread may call this function; it takes no lock. */
+/* Returns the file of a handle, which stays open until the caller calls shim_file_leave. Returns
+ * NULL if the handle is closed or was not made by the drop-in. Any thread may call this function;
+ * it takes no lock. */
 struct shim_file *shim_file_enter(void *fh);
 void shim_file_leave(struct shim_file *f);
-/* Returns whether the open flags of a handle's descriptor permit the direction. Returns true for
- * a wrong handle, because the transfer itself reports that error. */
+/* Returns whether the open flags of a handle's descriptor permit the operation `op` (read or
+ * write). Returns true for a wrong handle, because the transfer itself reports that error. */
 bool shim_file_permits(void *fh, enum penstock_op op);
-/* Closes all files at the last close of the driver. Waits a short time for calls that still
- * hold a file. Returns a cuFile code if a call holds a file even after the wait. The caller
- * holds shim.lock. */
+/* Closes all files at the last close of the driver. Waits a short time for cuFile calls that still
+ * use a file. Returns a cuFile code if a call uses a file even after the wait. The caller holds
+ * shim.lock. */
 int shim_files_close(void);
 /* Makes every handle invalid in the child of a fork. */
 void shim_files_forked(void);

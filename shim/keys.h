@@ -7,8 +7,8 @@ enum shim_key_kind {
 	SHIM_KEY_SIZE, /* value: a whole number, stored in shim_config.size[which] */
 	SHIM_KEY_FLAG, /* value: true or false, stored in shim_config.flag[which] */
 	SHIM_KEY_TEXT, /* value: a string, stored in shim_config.text[which] */
-	/* For this kind and the next three kinds, the value is a list of numbers, one for each
-	 * slab. */
+	/* For this kind and the next three kinds, the value is a list of numbers, one for each slab
+	 * (pool of buffers of one size). */
 	SHIM_KEY_POSIX_KB,
 	SHIM_KEY_POSIX_COUNT,
 	SHIM_KEY_GPU_KB,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the drop-in's log. Each line is one write(2), to the log file of the configuration, or to
- * stderr if none is configured. The drop-in logs when the driver is opened, when a file is first
- * used, and when a call fails. The log must never create a file in the working directory, and a
- * transfer that succeeds must log nothing unless it is the first of its file.
+ * Writes the log of the drop-in (Penstock's libcufile). Each line is one write(2), to the log file
+ * of the configuration, or to stderr if none is configured. The drop-in logs when the driver is
+ * opened, when a file is first used, and when a call fails. The log must never create a file in the
+ * working directory, and a transfer that succeeds must log nothing unless it is the first of its
+ * file.
  */
 #include "log.h"
 
@@ -66,8 +67,8 @@ void shim_log(enum shim_level level, const char *fmt, ...)
 		len = len_max;
 	line[len++] = '\n';
 	if (write(fd >= 0 ? fd : STDERR_FILENO, line, (size_t)len) < 0)
-		/* ignored, because there is no other place to report that the log cannot be
-		 * written */
+		/* A failure is ignored, because there is no other place to report that the log
+		 * cannot be written. */
 		errno = saved;
 	errno = saved;
 }

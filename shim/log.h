@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The drop-in's log. Any thread may write a line. The log is set up only when the driver is
- * opened. */
+/* The log of the drop-in, which is Penstock's libcufile. Any thread may write a line. The log is
+ * set up only when the driver is opened. */
 #ifndef SHIM_LOG_H
 #define SHIM_LOG_H
 
@@ -22,8 +22,8 @@ static inline uint64_t shim_hash(uint64_t hash, const char *text)
 /* Writes one line if the log's level includes `level`; NOTICE is always included. Does not
  * change errno. */
 void shim_log(enum shim_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Logs that a call was refused because compat mode is off. The text becomes a NOTICE in the log,
- * and a note that `penstock stats` shows. */
+/* Logs that a call was refused because compat mode (transfers without a direct path) is off. The
+ * text becomes a NOTICE in the log, and a note that `penstock stats` shows. */
 void shim_log_refused(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Sets the level and the destination of the log: `file` if it is not empty, else cufile.log in
  * the folder `dir` if it is not empty, else stderr. The caller holds shim.lock. */

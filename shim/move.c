@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does the work that all transfers share: checks the arguments, holds the file, fills the
- * library's request, and logs the first use of a file. sync.c, batch.c and async.c call it. A
- * transfer that succeeds must never allocate, take a lock or log, except that it logs the first
- * use of a file.
+ * Does the work that all transfers share: checks the arguments, keeps the file from being closed,
+ * fills the library's request, and logs the first use of a file. sync.c, batch.c and async.c call
+ * it. A transfer that succeeds must never allocate, take a lock or log, except that it logs the
+ * first use of a file.
  */
 #include "move.h"
 
@@ -24,8 +24,8 @@ void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, uns
 	m->req.segs = segs;
 	m->req.seg_count = count;
 	m->req.op = op;
-	/* The library must check memory for which no device was found, because it may be GPU
-	 * memory that was freed. */
+	/* With this flag, the library checks host memory before it accesses it. An address for
+	 * which no GPU was found may be GPU memory that was freed. */
 	m->req.flags = PENSTOCK_R_UNSURE;
 	m->req.effort = atomic_load_explicit(&shim.effort, memory_order_relaxed);
 	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);

@@ -11,11 +11,12 @@ struct shim_move {
 	struct penstock_seg seg;
 	struct penstock_req req;
 };
-/* Checks the arguments, holds the file and fills the request. Returns a cuFile code, and does
- * not hold the file, if the handle, the range or the memory is wrong. */
+/* Checks the arguments, keeps the file open until shim_move_end, and fills the request. If the
+ * handle, the range or the memory is wrong, returns a cuFile code and does not keep the file
+ * open. */
 int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len, off_t file_off,
 		    off_t base_off, enum penstock_op op);
-/* Releases the file that shim_move_begin holds. */
+/* Releases the file, so that it may be closed. */
 void shim_move_end(struct shim_move *m);
 /* Fills the request for a transfer of m->file. The `count` segments must outlive the request. */
 void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, unsigned count,

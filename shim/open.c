@@ -17,8 +17,9 @@
 #include "state.h"
 #include "stats.h"
 
-/* Returns the class that all transfers require. If compat mode is off, this is class direct. If
- * the configuration both forbids and forces compat mode, forcing wins, as in NVIDIA's library. */
+/* Returns the class of paths that all transfers require. If compat mode is off, this is
+ * PENSTOCK_DIRECT: the drive's DMA accesses the program's memory. If the configuration both forbids
+ * and forces compat mode, forcing wins, as in NVIDIA's library. */
 static int class_required(const struct shim_config *config)
 {
 	return config->flag[CUF_PARAM_ALLOW_COMPAT_MODE] ||
@@ -27,7 +28,8 @@ static int class_required(const struct shim_config *config)
 		       : PENSTOCK_DIRECT;
 }
 
-/* Returns the effort that PENSTOCK_CUFILE_EFFORT names, or effort fast. */
+/* Returns the effort (preference for low CPU time or for speed) that the environment variable
+ * PENSTOCK_CUFILE_EFFORT names. The default is "fast". */
 static enum penstock_effort effort_read(void)
 {
 	static const char *const names[] = {"thrifty", "fast", "balanced"};

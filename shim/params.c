@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The calls that set and read parameters. A parameter that the program sets before it opens the
- * driver is stored here, and overrides cufile.json and the environment. Opening the driver
- * copies the stored parameters; they are read-only until the driver is closed. A parameter
- * applies only to the next open, as NVIDIA documents. Only the arrays of slabs apply to later
+ * driver is stored here, and overrides cufile.json and the environment. Opening the driver copies
+ * the stored parameters; they are read-only until the driver is closed. A parameter applies only to
+ * the next open, as NVIDIA documents. Only the arrays of slabs (pools of buffers) apply to later
  * opens, too, as measured with NVIDIA's library. All of these calls are slow.
  */
 #include "params.h"

@@ -8,7 +8,8 @@
 
 /* Overwrites in `config` the parameters that the program has set. */
 void shim_params_apply(struct shim_config *config);
-/* Discards the set parameters after an open has used them. Arrays of slabs stay set. */
+/* Discards the set parameters after an open has used them. Arrays of slabs (pools of buffers) stay
+ * set, because they also apply to later opens. */
 void shim_params_opened(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The global state of the drop-in: the lock, the configuration and the devices. open.c fills it,
- * driver.c clears it.
+ * The global state of the drop-in (Penstock's libcufile): the lock, the configuration and the
+ * devices. open.c fills it, driver.c clears it.
  * Lock order: shim.lock, then the locks of batch.c and async.c, then all other locks. While a
  * thread holds one of these other locks, it takes no further lock.
  * ARCHITECTURE.md, section Words, explains the project's words.
@@ -26,8 +26,8 @@ struct shim {
 	 * Guarded by lock. */
 	bool params_fixed;
 	long uses;	     /* number of opens minus number of closes; guarded by lock */
-	_Atomic int require; /* class that every transfer requires, an enum penstock_class */
-	_Atomic int effort;  /* effort of every transfer, an enum penstock_effort */
+	_Atomic int require; /* an enum penstock_class: kind of path that transfers need */
+	_Atomic int effort;  /* an enum penstock_effort: prefer low CPU time or speed */
 	_Atomic int version; /* result of shim_version, 0 if it has not been computed yet */
 	/* Configuration, valid while the driver is open; guarded by lock. */
 	struct shim_config config;

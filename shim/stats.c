@@ -46,7 +46,7 @@ _Atomic int shim_stats_level;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int level;      /* level that the program or the configuration chose */
 static bool level_set; /* whether the program chose the level with cuFileSetStatsLevel */
-/* whether collection is switched on; if the level is 0, nothing is collected all the same */
+/* whether collection is switched on; even then, nothing is collected if the level is 0 */
 static bool started;
 static uint64_t since_ns;     /* start of the current period of collection */
 static uint64_t collected_ns; /* total length of the earlier periods of collection */
@@ -71,7 +71,8 @@ static unsigned hist_bin(uint64_t len)
 	return bin < CUF_HIST_BINS ? bin : CUF_HIST_BINS - 1;
 }
 
-/* Returns the ordinal of the device if it is a GPU with counters, else -1. */
+/* Returns the ordinal of the device if it is one of the first CUF_GPUS GPUs, which have counters,
+ * else -1. */
 static int gpu_ordinal(const struct penstock_device *dev)
 {
 	for (int i = 0; i < CUF_GPUS; i++)

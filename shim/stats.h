@@ -89,7 +89,7 @@ static inline uint64_t shim_timer_us(const struct shim_timer *timer)
 }
 
 /* Counts a read or write that took `us` microseconds. `ret` is the number of bytes or a -errno,
- * `len` the length that the program requested. Level 3 needs a report. */
+ * `len` the length that the program requested. If `level` is 3, `report` must not be NULL. */
 void shim_count_io(int level, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *segs, unsigned count, size_t len,
 		   const struct penstock_report *report);

@@ -26,8 +26,8 @@ static ssize_t code_result(int code)
 
 static ssize_t move_run(struct shim_move *m, size_t len, bool vector)
 {
-	/* Left uninitialised: only report.size is set below, because clearing the whole 1 KiB
-	 * would take time. */
+	/* `report` is not initialised, because clearing its 1 KiB would take time. Only report.size
+	 * is set below. */
 	struct penstock_report report;
 	bool first = shim_is_first(m);
 	struct shim_timer timer = shim_timer_start();

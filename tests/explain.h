@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper for tests of the canary: queries penstock_explain about one path. If the call fails or
- * its answer lacks the path, the test case fails.
+ * Helper for tests of the canary, the test transfer that must succeed before the library uses a
+ * direct path. It calls penstock_explain about one path. If the call fails or its answer lacks the
+ * path, the test case fails.
  */
 #ifndef PENSTOCK_TEST_EXPLAIN_H
 #define PENSTOCK_TEST_EXPLAIN_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the key that a path of the gateway stands for, so that tests can compare it with the key
- * from which the path was made. Called by unit/test_keypath.c and fuzz/gateway.c.
+ * Converts a file path of the gateway to the key of the S3 object at that path. Tests compare the
+ * result with the key from which the gateway made the path. Called by unit/test_keypath.c and
+ * fuzz/gateway.c.
  */
 #ifndef PENSTOCK_GATEWAY_KEY_H
 #define PENSTOCK_GATEWAY_KEY_H
@@ -10,8 +11,8 @@
 
 #include "gateway/keypath.h"
 
-/* Writes the key of the object that a path names. Returns the key's length. Returns -1 if a name in
- * the path cannot belong to a key, or would lead out of its folder. */
+/* Stores the key of the object at this path in `out`, and returns the key's length. Returns -1 if a
+ * name in the path cannot belong to a key, or would lead out of its folder. */
 static inline long gateway_key(const char *path, char out[GW_PATH_MAX])
 {
 	char before[GW_PATH_MAX], name[GW_PATH_MAX];

@@ -130,7 +130,7 @@ def size_of(state):
 
 
 def cleared(folder, name):
-    """Returns the path of a folder in `folder` that does not exist."""
+    """Removes the folder `name` in `folder` if it exists, and returns its path."""
     path = os.path.join(folder, name)
     shutil.rmtree(path, ignore_errors=True)
     return path
@@ -156,8 +156,9 @@ def readers(folder):
 
 
 def in_turn(what, cases, run, nbytes, runs, before=lambda: None):
-    """Runs all cases one after the other, `runs` times, and records the medians. Only `run` is
-    timed, not the functions in `cases`, which prepare a run, and not `before`."""
+    """Measures all cases in turn, `runs` times, and records the median of each case. `cases` is a
+    dict from a case's name to a function. For each run, it calls this function and `before`, and
+    then run() with the function's result. It measures only the time of run()."""
     found = {name: [] for name in cases}
     for _ in range(runs):
         for name, make in cases.items():

@@ -51,7 +51,7 @@ plain() {
 		--bytes $((14000000000 / scale)) --tensor $((128000000 / scale))
 }
 # mlperf.py divides the width of the model by --scale. The bytes of the model grow with the
-# square of its width, so this is the square root of BENCH_SCALE.
+# square of its width, so --scale is the square root of BENCH_SCALE.
 mlperf() {
 	python3 bench/ckpt mlperf --dir "$dir" --csv "$out/ckpt-mlperf.csv" --model 8b \
 		--ranks "${BENCH_RANKS:-1}" --rounds "${BENCH_ROUNDS:-10}" --peer torch \

@@ -70,8 +70,8 @@ class Model:
         return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
 
     def layer(self, index):
-        """Returns the numbers of elements of one rank's tensors of a layer. Layer 0 is the
-        embedding. The last two layers are the output matrix and the last norm."""
+        """Returns a list with the number of elements of each tensor that one rank has of a layer.
+        Layer 0 is the embedding. The last two layers are the output matrix and the last norm."""
         shards = self.data if self.zero == 3 else 1
         parts = shards * self.tensor
         if index in (0, self.layers + 1):
@@ -127,7 +127,8 @@ MODELS = {
 # ---- the tensors ---------------------------------------------------------------------
 
 def pieces(state):
-    """Yields each piece of all tensors as integers, with the values that fill() gives them."""
+    """Yields a pair for each piece of each tensor: a view of the piece as integers, and the
+    integers that fill() writes into it."""
     base = {}
     for name, tensor in state.items():
         whole = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
@@ -201,7 +202,7 @@ def gather(value):
 
 
 class Rank:
-    """One process of the workload."""
+    """The work of one rank, which is a process with its own tensors."""
 
     def __init__(self, args, model, folder):
         self.args, self.folder, self.rank = args, folder, args.rank
@@ -277,8 +278,8 @@ class Rank:
 
 
 def summary(rows, model, within):
-    """Prints the medians, and the bytes and the storage speed that all ranks of the model would
-    need."""
+    """Prints the medians of the measured times. Also prints the bytes of the whole model, and the
+    storage speed that is needed to save or load it within `within` seconds."""
     ranks, nbytes = rows[0]["ranks"], rows[0]["bytes"]
     whole, largest = sum(model.sizes()), max(map(model.bytes_of, range(model.ranks)))
     found = {}
@@ -298,7 +299,7 @@ def summary(rows, model, within):
 
 
 def work(args, model):
-    """Runs in the process of one rank."""
+    """Main function of a rank's process: connects to the other ranks and runs the workload."""
     if args.ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{args.folder}/store", rank=args.rank,
                                 world_size=args.ranks)
@@ -316,8 +317,8 @@ def work(args, model):
 
 
 def start(args):
-    """Starts the processes of the ranks. Returns 0 if all of them succeed. Ends the others if one
-    fails."""
+    """Starts one process for each rank, and waits for them. Returns 0 if all of them succeed. If
+    one fails, ends the others."""
     processes = [subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:],
                                    "--ranks", str(args.ranks), "--folder", args.folder,
                                    "--rank", str(rank)]) for rank in range(args.ranks)]

@@ -6,8 +6,8 @@ ranks.
 Each rank has a shard of each weight and of its two moments, and copies of each weight's step
 and of two objects. This process makes the plans of all ranks, so the time to send them over the
 network is not measured. Prints the CPU seconds of torch's DefaultSavePlanner and of
-penstock.torch.SavePlanner, for the first save and for a second save of the same state. Needs 1
-GB for 500,000 items."""
+penstock.torch.SavePlanner, for the first save and for a second save of the same state. For plans of
+500,000 items, the script needs 1 GB of memory."""
 
 import gc
 import sys

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: runs on a machine with a GPU what needs DeepSpeed and CUDA: builds DeepSpeed's operations
-# with the header and the link name of Penstock's drop-in, runs DeepSpeed's own test of its GDS
-# operation on the drop-in (tests/clients/deepspeed), and measures a ZeRO-3 step that swaps to the
-# drive (zero3.py). It needs the folder .carry/deepspeed that prepare made, and no network. The
-# logs, the CSV and the tables go to $OUT (bench/results). Exits with 0 if both parts passed.
+# gpu.sh: tests and measures DeepSpeed with Penstock's drop-in (its libcufile.so, which replaces
+# NVIDIA's) on a machine with a GPU. It builds DeepSpeed's operations with the header and the
+# library of the drop-in. It runs DeepSpeed's own test of its GDS operation on the drop-in
+# (tests/clients/deepspeed). It measures a ZeRO-3 step that swaps to the drive (zero3.py). It needs
+# the folder .carry/deepspeed that prepare made, and no network. The logs, the CSV and the tables go
+# to $OUT (bench/results). Exits with 0 if the test and the measurement passed.
 #
 #   BENCH_DIR     folder on the drive to measure (/var/tmp); needs 12 GB
 #   BENCH_BUDGET  seconds for all steps (290)      BENCH_ROUNDS  rounds of zero3.py (8)
@@ -85,8 +86,8 @@ for wheel in "$carried"/whl/*.whl; do
 	"${pip[@]}" --upgrade "$wheel" 2>&1 | grep -v WARNING | tee -a "$log"
 done
 export PYTHONPATH=$site
-# The installation of the source package runs DeepSpeed's setup.py. If it fails, the unpacked
-# package works too, without the record of the operations that its maker had compiled.
+# pip runs DeepSpeed's setup.py. If that fails, this script uses the unpacked source package. It
+# removes git_version_info_installed.py, which lists the operations that DeepSpeed's maker compiled.
 if ! timeout 60 "${pip[@]}" --no-build-isolation "$carried"/deepspeed-*.tar.gz \
 	>"$work/pip.log" 2>&1; then
 	tail -3 "$work/pip.log" | tee -a "$log"
@@ -99,7 +100,8 @@ export CUDA_HOME=$work/cuda CPATH=$work/cuda/include LIBRARY_PATH=$work/cuda/lib
 export LD_LIBRARY_PATH=$work/cuda/run${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export TORCH_EXTENSIONS_DIR=$work/ops PENSTOCK=$carried/prefix/bin/penstock
 export PENSTOCK_CLIENT_DIR=$work PENSTOCK_DEEPSPEED=$carried
-# torch compiles for the GPU architectures in this variable.
+# torch compiles CUDA code for the GPU architectures in this variable. The H200 has architecture
+# 9.0.
 export TORCH_CUDA_ARCH_LIST=9.0
 "$PENSTOCK" --version | tee -a "$log"
 say "DeepSpeed is installed"

@@ -10,10 +10,10 @@ is repeated --rounds times. The losses of all variants must be equal, bit by bit
 Variants: `aio` and `gds` swap parameters and optimizer, without and with use_gds; `aio-optimizer`
 and `gds-optimizer` swap only the optimizer. DeepSpeed 0.19.8 reads use_gds for parameters and for
 checkpoints, and always swaps the optimizer by aio. `nvidia` is like `gds`, on NVIDIA's libcufile.
-The variants with use_gds run on Penstock's drop-in, which --penstock starts, and the report says
-how many bytes each path of it carried. With --save, two more variants, `aio-writer` and
-`gds-writer`, swap nothing: they train one step and save a checkpoint with DeepSpeed's option
-checkpoint.writer, which torch.load must be able to read.
+The variants with use_gds run on Penstock's drop-in library for cuFile, which the command of
+--penstock loads. Their report has the bytes that each of Penstock's paths carried. With --save, two
+more variants, `aio-writer` and `gds-writer`, swap nothing: they train one step and save a
+checkpoint with DeepSpeed's option checkpoint.writer, which torch.load must be able to read.
 
 Every second round has the opposite order, so that each variant comes after different ones. With
 --seconds, no round begins after that time. Prints a table in markdown, also to --table, and writes
@@ -100,7 +100,8 @@ def step_of(engine, args):
 
 
 def counted(args):
-    """Returns the bytes that each path of Penstock has carried in this process."""
+    """Returns a dict from the name of each path of Penstock to the bytes that this path has carried
+    in this process."""
     if args.worker.startswith("aio") or args.worker == PEER or not args.penstock:
         return {}
     done = subprocess.run([args.penstock, "stats", str(os.getpid()), "--json"], check=False,
@@ -168,7 +169,8 @@ class Variant:
         env = dict(os.environ, CUFILE_LOGFILE_PATH=os.path.join(args.logs, f"cufile-{name}.log"))
         if name.startswith("gds") and args.penstock:
             command = [args.penstock, "run", "--"] + command
-        # Each process ends when its standard input is closed, also if this process is killed.
+        # Each process ends when its standard input is closed. The kernel closes it also if this
+        # script is killed.
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log,
                                             stderr=log, pass_fds=[write], cwd=work, env=env,
@@ -220,7 +222,7 @@ class Variant:
         return (sum(self.paths.values()) - sum(self.before.values())) / max(1, len(self.seconds))
 
     def carried(self):
-        """Returns what each path of Penstock carried in each measured step."""
+        """Returns a text with the MB that each path of Penstock carried in a measured step."""
         steps = max(1, len(self.seconds))
         return ", ".join(f"{name} {(size - self.before.get(name, 0)) / steps / 1e6:.0f} MB"
                          for name, size in self.paths.items()
@@ -228,7 +230,8 @@ class Variant:
 
 
 def rows_of(variants, wanted, args):
-    # An element has two bytes, so this is half of the bytes.
+    # Half of the parameters' bytes: each of the `layers` layers has hidden * hidden parameters of
+    # two bytes.
     least = args.layers * args.hidden * args.hidden
     for variant in variants:
         error = variant.error
@@ -248,8 +251,8 @@ def rows_of(variants, wanted, args):
 
 
 def ratios_of(variants, args):
-    """Yields a line for each pair of variants: how long the steps of the first took, divided by
-    those of the second: the medians of all steps, and the range of the rounds."""
+    """Yields a line for each pair of variants. The line has the median step time of the first
+    variant divided by that of the second, and the same ratio for each round."""
     seconds = {variant.name: variant.seconds for variant in variants}
     for one, other in (("gds", "aio"), ("gds-optimizer", "aio-optimizer"), ("gds", PEER)):
         ours, peers = seconds.get(one), seconds.get(other)

@@ -6,9 +6,9 @@ the server checks no signatures.
 
     peers.py CLIENT ENDPOINT BUCKET KEY DEVICE THREADS
 
-CLIENT is boto3, awscrt or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or pinned: a
-copy of KEY bytes from pinned host memory to cuda:0, which is the limit of all of them. pinned-out
-copies in the other direction, which is the limit of uploads.
+CLIENT is boto3, awscrt or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or pinned.
+pinned is the limit of the other clients: it copies as many bytes as the number KEY says from pinned
+host memory to cuda:0. pinned-out copies in the other direction, which is the limit of uploads.
 """
 
 import os
@@ -50,7 +50,7 @@ def boto3_reader(endpoint, bucket, key, _device, threads):
     memory = bytearray(length)
 
     class Sink:
-        """A file in memory at whose offsets boto3's threads write."""
+        """A file-like object over `memory`. boto3's threads write the object's bytes to it."""
 
         def __init__(self):
             self.at = 0

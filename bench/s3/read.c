@@ -3,7 +3,8 @@
  * Reads a whole object into memory twice, or writes one twice, for bench/s3/run. The first time
  * opens the connections, and the second one is measured. Before the second one, the program prints
  * "ready" and waits for a line on stdin, so that several programs can start at the same time.
- * Afterwards it prints the elapsed seconds, the CPU seconds of the process, and the number of bytes.
+ * Afterwards it prints the elapsed seconds, the CPU seconds of the process, and the number of
+ * bytes.
  *
  *	read penstock URL [DEVICE]	with penstock_read
  *	read put URL DEVICE BYTES	with penstock_write out of memory of the device, and

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a file with Penstock's own API (the core) for a Python program. It makes the same
- * request as the drop-in, and uses the libpenstock that the drop-in uses in this process.
+ * Reads a file with Penstock's own API (the core) for a Python program. It makes the same request
+ * as the drop-in (Penstock's libcufile), and uses the libpenstock that the drop-in uses in this
+ * process.
  * torch_gds.py and kvikio_modes.py load this shared object and pass it the addresses of
  * tensors. It handles one file, and one caller at a time.
  */

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # gpu.sh: runs everything about the drop-in that needs a GPU: other projects' programs on the
-# drop-in (tests/clients), and measurements of its speed (bench/shim/run). It needs the folder
+# drop-in (tests/clients), and measurements of its speed (bench/shim/run). The drop-in is Penstock's
+# libcufile.so.0, which programs load in place of NVIDIA's. The script needs the folder
 # .carry/clients that bench/shim/prepare made, and no network. Results go to $OUT
 # (bench/results). A part that fails or is missing is skipped with a message. The script exits
 # with 0 if all programs of tests/clients passed.
@@ -52,8 +53,8 @@ export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
 	"$PENSTOCK" --version || echo "$PENSTOCK does not run here"
 } 2>&1
 
-# Installs each wheel with a separate command. So a wheel that does not fit this machine does
-# not prevent the others.
+# Installs each wheel with a separate command. So a wheel that does not fit this machine does not
+# prevent the installation of the other wheels.
 for wheel in "$carried"/whl/*.whl; do
 	[ -e "$wheel" ] || { echo "no wheels in $carried/whl"; break; }
 	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir \

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvikio_modes.py --file F --csv CSV [--reps N] [--threads 1,8,16] [--name NAME]
 
-Measures how fast KvikIO reads a cached file into GPU memory. Rounds in KvikIO's own POSIX
-mode (compat mode on) alternate with rounds in its cuFile mode (compat mode off). Under
-`penstock run`, the cuFile mode uses the drop-in. With --name the script measures only the
+Measures how fast KvikIO reads a cached file into GPU memory. Rounds in KvikIO's own POSIX mode
+(compat mode on) alternate with rounds in its cuFile mode (compat mode off). Under `penstock run`,
+the cuFile mode uses Penstock's libcufile (the drop-in). With --name the script measures only the
 cuFile mode, and uses NAME in the CSV. Without `penstock run`, the cuFile mode uses NVIDIA's
-library. In each mode the script measures CuFile.read, which KvikIO splits among its threads,
-and one raw_read of the whole file. All settings except the number of threads are KvikIO's
-defaults. bench/shim/run calls this script."""
+library. In each mode the script measures CuFile.read, which KvikIO splits among its threads, and
+one raw_read of the whole file. All settings except the number of threads are KvikIO's defaults.
+bench/shim/run calls this script."""
 
 import argparse
 import os

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the time that the drop-in adds to a call. Makes small reads by cuFileRead, and the
- * same requests by penstock_transfer, a hundred of each in turn. Both run in one process on the
- * same libpenstock. Writes the time of every call; bench/shim/table.py compares the medians. The
- * file is in the page cache. main.c calls this file.
+ * Measures the time that the drop-in (Penstock's libcufile) adds to a call. Makes small reads by
+ * cuFileRead, and the same requests by penstock_transfer, a hundred of each in turn. All calls use
+ * the same libpenstock in one process. Writes the time of every call; bench/shim/table.py compares
+ * the medians. The file is in the page cache. main.c calls this file.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -23,7 +23,8 @@ struct side {
 	const char *name; /* Name of this side in the rows of the CSV. */
 	const char *lib;  /* Path of the libcufile; NULL for the core. */
 	bool direct;	  /* Whether `fd` is opened with O_DIRECT. */
-	/* Device memory of gpu_len bytes. All of this memory is registered with the side. */
+	/* Device memory of gpu_len bytes, which this program has registered with the side's library
+	 * (the core or the libcufile). */
 	void *gpu;
 	size_t gpu_len;
 	int fd;

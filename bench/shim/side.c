@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the two kinds of sides: the core, and a libcufile. The core receives exactly the
- * same requests as from the drop-in. A libcufile is loaded by its path with dlopen, so that the
- * same program can measure Penstock's and NVIDIA's. main.c, work.c and overhead.c use the
- * sides.
+ * Implements the two kinds of sides: the core (Penstock's own API), and a libcufile. The core gets
+ * exactly the requests that Penstock's libcufile (the drop-in) would make. A libcufile is loaded by
+ * its path with dlopen, so that the same program can measure Penstock's and NVIDIA's. main.c,
+ * work.c and overhead.c use the sides.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -82,8 +82,8 @@ def overhead(found):
 
 
 def calls(found):
-    """Prints the table of cuFile calls: the drop-in, the core, and the faster of the two modes
-    of NVIDIA's library."""
+    """Prints the table of cuFile calls: by the drop-in (Penstock's libcufile), by the core
+    (Penstock's own API), and by the faster of the two modes of NVIDIA's library."""
     lines = []
     for group in groups(found):
         ours, core = found.get((group, "drop-in")), found.get((group, "core"))

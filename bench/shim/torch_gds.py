@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_gds.py --file F --csv CSV [--core LIB] [--name NAME] [--reps N] [warm] [cold]
 
-Measures torch.cuda.gds, which loads a file into a tensor. With --core, rounds of torch
-alternate with rounds of the core (Penstock's own API). The core reads the same file into the
-same tensor in the same process. Under `penstock run`, torch uses the drop-in, otherwise
-NVIDIA's library. --name is the name in the CSV; it should name the library that torch uses. In
-part `warm` the file is in the page cache. Before part `cold` the script drops the file from the
-page cache. bench/shim/run calls this script."""
+Measures torch.cuda.gds, which loads a file into a tensor. With --core, rounds of torch alternate
+with rounds of the core (Penstock's own API). The core reads the same file into the same tensor in
+the same process. Under `penstock run`, torch uses Penstock's libcufile (the drop-in), otherwise
+NVIDIA's. --name is the name in the CSV; it should name the library that torch uses. In part `warm`
+the file is in the page cache. Before part `cold` the script drops the file from the page cache.
+bench/shim/run calls this script."""
 
 import argparse
 import os

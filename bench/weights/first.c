@@ -18,7 +18,7 @@
 #include "device/cuda_api.h"
 #include "ranks.h"
 
-#define THREADS 8u     /* Number of threads, the same as Penstock's lanes on an H200 machine. */
+#define THREADS 8u     /* Number of threads, as many as Penstock has on an H200 machine. */
 #define RING (8 * MIB) /* Number of bytes of each thread's ring. */
 #define PIECES_MAX 8u
 /* Default length of a piece, the fastest of 1, 2 and 4 MiB on an H200. --window changes it. */
@@ -41,8 +41,8 @@ struct first {
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr memory;
 	struct mover movers[THREADS];
-	/* Barrier that threads pass when all of them have created their streams. No thread
-	 * touches memory before. */
+	/* Barrier at which each thread waits until all threads have created their streams. No
+	 * thread touches new memory before it has passed the barrier. */
 	pthread_barrier_t streams;
 	atomic_ullong next;
 	uint64_t len, piece;

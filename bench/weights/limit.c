@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the limits of several GPUs of one host, by driver calls and without Penstock. It
- * measures four cases: pinned memory over one link; pinned memory over all links at once; the
- * same while every GPU copies the bytes from all other GPUs; and, while these copies run, the
- * page cache, from which threads copy into pinned memory. The copies do not wait for each
- * other. Each rank is a process, as in group.c. The library is used only to export memory to
- * the other processes.
+ * Measures the limits of several GPUs of one host, by driver calls and without Penstock. In case 1,
+ * one GPU copies from pinned memory over its link. In case 2, all GPUs do so at once. In case 3,
+ * every GPU also copies the bytes from all other GPUs. Case 4 is like case 3, but threads first
+ * copy the bytes from the page cache into pinned memory. The copies do not wait for each other.
+ * Each rank is a process, as in group.c. The library is used only to export memory to the other
+ * processes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-/* Largest number of bytes of a slot in a rank's window on its GPU. */
+/* Largest number of bytes of a slot. Each rank has a window, a buffer of SLOTS slots on its GPU. */
 #define SLOT_MAX (64u << 20)
 #define PIECE (4u << 20) /* Number of bytes that a thread copies at a time. */
 #define THREADS_MAX 16u
@@ -233,7 +233,7 @@ static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 	struct stat st;
 	int rc;
 
-	/* At most 8 threads, because a device has at most 8 lanes by default. */
+	/* At most 8 threads, because the library has at most 8 threads for a device by default. */
 	l.threads = cpus < 1 ? 1 : cpus > 8 ? 8 : (unsigned)cpus;
 	if (stat(job->file, &st))
 		return fail_if(&l, job->file, -errno);

@@ -28,7 +28,7 @@ struct run {
 };
 
 struct shared {
-	atomic_uint arrived[64]; /* For each barrier. */
+	atomic_uint arrived[64]; /* Number of ranks that have reached each barrier. */
 	atomic_uint gave_up;
 	double killed;
 	struct run runs[RANKS_MAX][REPS_MAX];
@@ -41,9 +41,9 @@ struct job {
 	FILE *csv;
 	unsigned ranks, reps;
 	unsigned windows;
-	uint64_t window; /* Number of bytes of a window; 0 means the library's default. */
+	uint64_t window; /* Bytes of a buffer through which ranks share bytes; 0: the default. */
 	enum penstock_effort effort;
-	bool kept;  /* Whether the library keeps registrations after the first load. */
+	bool kept;  /* Whether the file stays registered with the driver after the first load. */
 	bool shard; /* Whether each rank loads only its shard for tensor parallelism, instead of the
 		     * whole model. */
 	bool into;  /* Whether the memory for the model is allocated before the load. */
@@ -69,8 +69,9 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 
 /* Measures loads by several processes, and prints a table. Defined in group.c. */
 int group_bench(const struct job *job);
-/* Stores in *link the GB/s over one link, and in *in the highest GB/s that all GPUs together
- * receive while all copies run. Defined in limit.c. */
+/* Measures the limits without Penstock. Stores in *link the GB/s of copies of pinned memory over
+ * one PCIe link. Stores in *in the GB/s at which all GPUs together receive the file from the page
+ * cache, while each GPU copies the bytes from the others. Defined in limit.c. */
 int limit_bench(const struct job *job, double *link, double *in);
 /* Measures the first and the second load of a process, without Penstock. These loads use only
  * system calls and CUDA driver calls, so that they can be compared with loads by Penstock. Prints a

@@ -2,7 +2,7 @@
 /*
  * Measures the time of each step of a load in one process. Also measures the time that each of
  * many small tensors costs in addition to the time for its bytes. The first load of a process
- * also starts the device's lanes. The CUDA context exists before the first load.
+ * also starts the library's threads. The CUDA context exists before the first load.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static int fail_lib(const char *what)
 	return 1;
 }
 
-/* Opens the device and creates its CUDA context, but does not start its lanes. */
+/* Opens the device and creates its CUDA context, but does not start the library's threads. */
 static int open_device(const struct job *job, struct penstock_device **dev)
 {
 	char name[32];

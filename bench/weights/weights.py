@@ -143,7 +143,8 @@ def direct_limit(way):
     itself."""
     def measure(path):
         got = in_c("drive", path, *map(str, way))
-        # bench_weights leaves out the file's last block if it is shorter than the other blocks.
+        # bench_weights leaves out the file's last block if it is shorter than the other blocks. So
+        # this function scales the times to the whole file.
         whole = os.path.getsize(path) / got["bytes"]
         return got["seconds"] * whole, got["cpu"] * whole
 

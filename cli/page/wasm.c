@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The models of `penstock model` as WebAssembly, for the page that `penstock model --html` writes.
- * tools/make-wasm compiles this file and src/model to model.wasm. page.js calls the functions of
- * this file. They return the tables of the models, and compute the results of a model. They use
- * static memory only.
+ * Exports the models of `penstock model` to JavaScript. The page that `penstock model --html`
+ * writes runs them in the browser. tools/make-wasm compiles this file and src/model to the
+ * WebAssembly module model.wasm. The scripts core.js and page.js call the exported functions. These
+ * return a model's parameters, results and presets, or compute its results. They use only static
+ * memory.
  */
 #include <stddef.h>
 #include <string.h>
@@ -14,7 +15,9 @@
 
 #define EXPORT(name) __attribute__((export_name(#name), visibility("default")))
 
-/* Parts of a model's tables, in the order in which page.js counts them. */
+/* Arguments of part_count, part_text and param_number: `part` is a table of a model, `field` a text
+ * of a table's row, `number` a value of a parameter. core.js passes them as numbers, so its lists
+ * PARTS and FIELDS have the same order. */
 enum part { PARAMS, RESULTS, PRESETS };
 enum field { NAME, UNIT, CHOICES, ABOUT, SOURCE, FORMULA };
 enum number { DEFAULT, MIN, MAX };
@@ -112,7 +115,8 @@ EXPORT(output) double *output(void)
 	return out;
 }
 
-/* Writes the defaults to the input, changed by a preset; preset -1 changes nothing. */
+/* Writes the default of each parameter of the model to the array `in`, and then the values that
+ * preset number `preset` sets. With preset -1, all parameters have their defaults. */
 EXPORT(model_preset) void model_preset(unsigned model, int preset)
 {
 	const struct pst_model *m = pst_model_at(model);
@@ -122,13 +126,15 @@ EXPORT(model_preset) void model_preset(unsigned model, int preset)
 		pst_model_apply(m, m->presets[preset].set, in);
 }
 
-/* Returns whether a parameter may have this value. */
+/* Returns 1 if parameter number `i` of the model allows the value, and 0 if the value is out of
+ * range, or not whole where the parameter's unit requires it. */
 EXPORT(param_check) int param_check(unsigned model, unsigned i, double value)
 {
 	return pst_model_check(&pst_model_at(model)->params[i], value);
 }
 
-/* Runs a model on the input. Returns "" or an error. */
+/* Runs a model with the parameters in the array `in`, and writes its results to the array `out`.
+ * Returns "", or the error message of a model that cannot run with these parameters. */
 EXPORT(model_run) const char *model_run(unsigned model)
 {
 	if (pst_model_space_bytes() > sizeof(memory))
@@ -155,7 +161,8 @@ EXPORT(link_kind) unsigned link_kind(unsigned i)
 	return space()->net.links[i].kind;
 }
 
-/* Returns the share of the time in which a link was busy, or -1 if nothing was simulated. */
+/* Returns the share of the simulated time in which link `i` was busy, from 0 to 1. Returns -1 if
+ * the last run computed the streams' bandwidth only with a formula, without a simulation. */
 EXPORT(link_use) double link_use(unsigned i)
 {
 	return space()->simulated ? space()->result.link_use[i] : -1;
@@ -207,8 +214,9 @@ EXPORT(case_text) const char *case_text(unsigned i, unsigned field)
 	}
 }
 
-/* Computes a published figure and writes it to the output, with the published range behind it.
- * Returns 1 if the figure follows, 0 if it does not, and -1 after an error. */
+/* Runs a model with the inputs of published figure number `i`. Writes the model's result to out[0],
+ * and the lowest and highest value that confirm the figure to out[1] and out[2]. Returns 1 if the
+ * result is in this range, 0 if it is not, and -1 if the model cannot run. */
 EXPORT(case_run) int case_run(unsigned i)
 {
 	const struct pst_model_case *c = pst_model_case_at(i);

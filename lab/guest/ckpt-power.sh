@@ -17,7 +17,7 @@ dir=$LAB_SCRATCH/data
 mkdir -p "$dir"
 
 # Prints for each checkpoint that counts as complete or damaged whether it has all its bytes.
-# Prints whether the last one that was reported durable is lost.
+# Prints whether the drive has lost the last checkpoint that was reported durable.
 verify() { # SERIAL
 	local state path number last kept=0
 	last=$(sed -n 's/^durable //p' "$LAB_OUT/$1" | tail -n 1)
@@ -45,7 +45,7 @@ modprobe -a virtio_blk ext4
 if [[ $mode == write ]]; then
 	lab_until lab_disk_exists power1
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
-	# commit.
+	# commit. So the power cut loses files that no program has synced.
 	mount -o commit=300 "$(lab_disk power1)" "$dir"
 	mkdir "$dir/run"
 	sync -f "$dir"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Saves and loads a checkpoint of torch.distributed.checkpoint, whose tensors are in the memory of
-# another drive. The script only records phases. The host finds out from QEMU's trace where the
-# bytes went. As a control, it saves over path bounce.
+# another drive. The script only records phases, which are commands with a mark in QEMU's trace
+# before and after them. The host finds out from the trace where the bytes went. As a control, the
+# script also saves over path bounce (copies by the CPU), for which the host's check must fail.
 #
 # ckpt-torch.sh PROBE PYTHON. tests/lab/ckpt-torch runs this script by lab/run.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.

@@ -51,7 +51,8 @@ gated_drive() { # SERIAL: creates the device gated-SERIAL
 gate_shut() { dm suspend --nolockfs --noflush "gate-$1"; } # SERIAL
 gate_open() { dm resume "gate-$1"; } # SERIAL
 
-# Creates a subsystem with one namespace, named after the serial number of its drive.
+# Creates an NVMe subsystem (a target that other machines can connect to) with one namespace. Its
+# name is the serial number of its drive.
 target_create() { # SERIAL
 	local s=$nvmet/subsystems/$1
 	gated_drive "$1"
@@ -61,7 +62,8 @@ target_create() { # SERIAL
 	echo 1 >"$s/namespaces/1/enable"
 }
 
-# Exports a subsystem over one transport and connects to it. OPTIONS are options of nvme-cli.
+# Exports a subsystem over one transport (tcp, rdma or loop), and connects to it from this guest.
+# OPTIONS are options of nvme-cli.
 target_connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
 	local sub=$1 transport=$2 link=$3 port
 	local -a where=()

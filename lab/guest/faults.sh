@@ -39,8 +39,8 @@ bad_reads() { # NAME OPTIONS...
 	lab_true "$name: no temporary file is left" nothing_left "$dir"
 }
 
-# Copies the first half of the drive, which has no bad sector. This copy must succeed, which
-# shows that the bad sector caused the failures above.
+# Copies the first half of the drive, which has no bad sector. This copy must succeed, which shows
+# that the bad sector caused the failures in bad_reads.
 good_half() {
 	dm create half --table "0 $((16 * mib / 512)) linear $bad 0"
 	"$lab_probe" read --file "$bad" --bytes $((16 * mib)) --seed 7 --mem host \
@@ -77,7 +77,7 @@ under=$(lab_drive data1)
 size=$((64 * mib))
 source_of="mem:64MiB?seed=5"
 
-# Replaces the device-mapper target that handles the region.
+# Replaces the device-mapper target that handles the region of `faulty` from 48 MiB to 92 MiB.
 region_set() { # TARGET ARGS...
 	local first=$((48 * mib / 512)) count=$((44 * mib / 512)) target=$1
 	shift
@@ -107,9 +107,9 @@ region_start() { # Creates the device faulty with a file system, without a fault
 	sync
 }
 
-# Returns true if ext4 has made the file system read-only after a write error. ext4 does so if
-# it has placed an index block of the file's extents in the region. Then no file can be
-# removed, and the next step needs a new file system.
+# Returns true if ext4 has made the file system read-only after a write error. ext4 does so if it
+# has placed an index block of the file's extents in the region whose writes fail. Then no file can
+# be removed, and the next step needs a new file system.
 ext4_gave_up() { findmnt -no OPTIONS "$dir" | grep -qE '(^|,)(ro|emergency_ro|shutdown)(,|$)'; }
 
 write_fails() { # NAME OPTIONS...: a copy into the region must fail

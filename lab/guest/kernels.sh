@@ -41,7 +41,7 @@ copies() { # NAME OPTIONS...
 	lab_penstock "$name" 0 cp "$dir/src" "$dir/copy" --json "$@"
 	lab_drop_caches
 	lab_true "$name: the copy is right" cmp "$dir/src" "$dir/copy"
-	# The source is in the page cache, because cmp has read it.
+	# cmp has read the source, so this copy reads it from the page cache.
 	lab_penstock "$name-warm" 0 cp "$dir/src" "$dir/copy" --json "$@"
 	lab_drop_caches
 	lab_true "$name-warm: the copy is right" cmp "$dir/src" "$dir/copy"

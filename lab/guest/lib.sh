@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Functions for scripts in the guest: they find drives by serial number, mark phases in
-# QEMU's trace, and run steps with a result. lab/guest/*.sh source this file. It refuses
-# to run outside a guest, because it formats drives.
+# Functions for scripts in the guest: they find drives by serial number, mark in QEMU's trace where
+# a command begins and ends, and run steps, each of which prints a line with its result.
+# lab/guest/*.sh source this file. It refuses to run outside a guest, because it formats drives.
 # shellcheck shell=bash disable=SC2154 # The script that sources it sets lab_probe.
 
 [[ -e /run/penstock-lab ]] || {
@@ -49,7 +49,8 @@ lab_disk() { # SERIAL
 }
 lab_disk_exists() { [[ -b $(lab_disk "$1") ]]; } # SERIAL
 
-# Formats the first 448 MiB of a drive and mounts them. The sectors after them serve as marks.
+# Formats the first 448 MiB of a drive and mounts them. Reads of the sectors after them serve as
+# marks in QEMU's trace.
 lab_mount() { # SERIAL DIR
 	local dev
 	dev=$(lab_drive "$1")
@@ -59,9 +60,9 @@ lab_mount() { # SERIAL DIR
 	mount "$dev" "$2"
 }
 
-# Prints the facts that check-trace needs: the namespace of the files, the sector of the
-# first mark, and the BAR of the memory buffer. check-trace compares the BAR with QEMU's own
-# mapping events.
+# Prints the facts that lab/check-trace needs: the NVMe namespace of the files, the sector of the
+# first mark (a read that shows in the trace), and the BAR of the device memory. check-trace
+# compares the BAR with QEMU's own mapping events.
 lab_facts() { # DATA-SERIAL MEMORY-SERIAL
 	local bdf c bir
 	c=$(lab_controller "$2")
@@ -73,8 +74,9 @@ lab_facts() { # DATA-SERIAL MEMORY-SERIAL
 		"/sys/bus/pci/devices/$bdf/resource"
 }
 
-# Runs a command between two marks and records on which sectors its files are. TARGETS is
-# 'read:FILE' or 'write:FILE', or several of these separated by commas.
+# Runs a command between two marks, which are reads of single sectors that show in QEMU's trace.
+# Records on which sectors of the drive the command's files are. TARGETS is 'read:FILE' or
+# 'write:FILE', or several of these separated by commas.
 lab_phase() { # NAME TARGETS COMMAND...
 	local name=$1 targets=$2 code=0 t n mark
 	shift 2
@@ -150,7 +152,7 @@ lab_said() { # NAME WORDS...
 	done
 }
 
-# Runs a command that must succeed.
+# Runs a command that must succeed, and prints the result as step NAME.
 lab_true() { # NAME COMMAND...
 	local name=$1
 	shift

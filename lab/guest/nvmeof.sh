@@ -27,8 +27,8 @@ fabric_mount() { # NAME: formats and mounts the drive that is connected by this 
 	mount "$(fabric_drive "${1}1")" "$dir"
 }
 
-# Checks a drive over one transport. WHY is the sentence that the command must print as the
-# reason why no path is direct.
+# Checks the drive that is connected over transport NAME. WHY is the sentence that the penstock
+# command must print as the reason why no path is direct.
 check_transport() { # NAME WHY
 	local name=$1 why=$2 drive own
 	drive=$(fabric_drive "${name}1")
@@ -76,8 +76,8 @@ check_peer() { # NAME
 sectors() { awk '{ print $3 + $7 }' "/sys/block/$(basename "$1")/stat"; } # DISK
 more_than() { (($(sectors "$1") > $2)); } # DISK SECTORS
 
-# Starts a step in the background, and returns after the step has moved 4 MiB. The target's
-# gate is shut, so that the step cannot complete before step_end opens it.
+# Starts a step in the background, and returns after the step has moved 4 MiB. gate_shut makes the
+# target's drive hold back I/O, so that the step cannot complete before step_end calls gate_open.
 step_begin() { # SERIAL NAME CODE ARGS...
 	local drive name=$2 before
 	drive=$(lab_drive "$1")
@@ -128,7 +128,7 @@ cut_and_restore() { # NAME LINK
 	dm remove "$name"
 }
 
-# Removes one of two paths to a drive during a transfer.
+# Cuts one of two links to a drive during a transfer, which must go on over the other link.
 cut_one_path() {
 	local drive
 	drive=$(fabric_drive pair1)

@@ -35,10 +35,11 @@ NAMES = ("a", "a/b", "f" * 300, "g/")  # a file that becomes a folder, a long na
 PART = 5 << 20
 AHEAD = 60  # requests that may have been acknowledged after the lines were copied
 
-# A request of a writer. `number` names the request that made the bytes: a copy has the number of
-# its source.
+# A request of a writer. `number` is the request's number, from which the bytes of its object
+# follow. `source` is the key that a copy reads.
 Request = collections.namedtuple("Request", "kind name source number length")
-# An object: its bytes, and whether it was stored in parts.
+# An object. `number` is the number of the request that stored its bytes; a copy has the number of
+# its source. `parts`: whether it was stored in parts.
 Stored = collections.namedtuple("Stored", "number length parts")
 
 
@@ -59,17 +60,19 @@ def etag_of(body, parts):
 
 
 class Model:
-    """The objects of one writer after a number of requests."""
+    """Computes which objects one writer has stored after a number of requests."""
 
     def __init__(self, seed, writer):
         self.seed, self.writer = seed, writer
         self.number, self.objects = 0, {}
 
     def next(self):
-        """Returns the next request, and assumes that it is carried out."""
+        """Returns the writer's next request, and changes `objects` as if the gateway had carried it
+        out."""
         number, self.number = self.number, self.number + 1
         source = random.Random(f"{self.seed} {self.writer} {number}")
-        # All writers claim the same names: they try to create the object at the same numbers.
+        # A claim creates an object on the condition that it does not exist. All writers claim the
+        # same names at the same request numbers, so only one writer may succeed.
         if random.Random(f"{self.seed} {number}").random() < 0.15:
             return Request("claim", f"shared/{number}", None, number, 100)
         kind = source.choice(("put", "put", "put", "copy", "delete", "parts"))
@@ -86,7 +89,8 @@ class Model:
         if kind == "copy":
             old = source.choice(sorted(self.objects))
             self.objects["a"] = self.objects[old]._replace(parts=False)
-            # A copy of an object onto itself has to change its metadata.
+            # The source can be `a` itself. S3 permits such a copy only if it changes the metadata,
+            # which carry_out does for each copy.
             return Request("copy", self.key("a"), self.key(old), number, 0)
         self.objects[name] = Stored(number, length, kind == "parts")
         return Request(kind, self.key(name), None, number, length)
@@ -135,7 +139,8 @@ class Client:
         return reply.status, reply.headers, reply.read()
 
     def expect(self, wanted, *words, **query):
-        """Sends a request that must have a certain status. Returns headers and body."""
+        """Sends a request whose reply must have the status `wanted`. Returns headers and body of
+        the reply."""
         status, headers, body = self.send(*words, **query)
         if status != wanted:
             raise ValueError(f"{words[0]} {words[1:2]}: status {status}, wanted {wanted}: "
@@ -152,7 +157,8 @@ def values(xml_text, name):
 # ---- writing ----
 
 def begin_parts(client, key, pieces):
-    """Sends the parts of an upload. Returns its id, and the body that completes it."""
+    """Begins an upload in parts, and sends the parts. Returns the upload's id, and the XML body of
+    the request that completes the upload."""
     upload = values(client.expect(200, "POST", key, uploads="")[1], "UploadId")[0]
     text = "<CompleteMultipartUpload>"
     for number, piece in enumerate(pieces, 1):
@@ -163,7 +169,8 @@ def begin_parts(client, key, pieces):
 
 
 def carry_out(client, writer, request):
-    """Carries out a request. Returns the word for its line."""
+    """Carries out a request. Returns the word RESULT of the line `durable` that the writer
+    prints."""
     body = body_of(writer, request.number, request.length)
     if request.kind == "claim":
         status, _, text = client.send("PUT", request.name, body, {"if-none-match": "*"})
@@ -202,12 +209,13 @@ class Writers:
         self.barrier = threading.Barrier(WRITERS, self.rest)
 
     def rest(self):
-        """One writer calls this function when all writers have ended a round."""
+        """Waits until the host has copied the drive. The barrier calls this function in one
+        writer's thread when all writers have ended a round; the other writers wait meanwhile."""
         self.round += 1
         if self.name != "root":
-            # The gateway of `files` or `folders` (the controls) does not sync. No writer makes a
-            # request after this one until the host has copied the drive, so no later sync can
-            # save this object.
+            # The gateways `files` and `folders` run without syncs of files or of folders, so the
+            # check must find lost objects (a control). No writer makes a request after this one
+            # until the host has copied the drive, so no later sync can save this object.
             key = f"last/{self.round}"
             Client(self.url).expect(200, "PUT", key, body_of("last", self.round, 10))
             say(f"durable {self.name} last {self.round} put")
@@ -242,7 +250,7 @@ def write(url, name, seed, rounds):
     client = Client(url)
     client.expect(200, "PUT")
     say(f"durable {name} bucket 0 made")
-    # Leaves an upload that nobody completes. The repair must remove it.
+    # Begins an upload that no request completes. `penstock serve --repair` must remove it.
     begin_parts(client, "abandoned", [b"x" * 5000])
     writers = Writers(url, name, seed, int(rounds))
     threads = [threading.Thread(target=writers.run, args=(n,)) for n in range(WRITERS)]
@@ -316,7 +324,8 @@ class Check:
         return None
 
     def difference(self, writer, keys):
-        """Returns how a writer's objects differ from those of a model, or None."""
+        """Returns how a writer's objects in the gateway differ from `keys`, the objects that a
+        model expects, or None."""
         for key, stored in keys.items():
             wrong = self.matches(key, writer, stored)
             if wrong:
@@ -325,7 +334,8 @@ class Check:
         return f"{more[0]} should not exist" if more else None
 
     def check_writer(self, writer, exact):
-        """Checks that the objects of a writer are those after some number of its requests."""
+        """Checks that the objects of a writer are those that the model has after all acknowledged
+        requests, or unless `exact` after up to AHEAD - 1 more."""
         model, first = Model(self.seed, writer), None
         while model.number <= self.last[writer]:
             model.next()

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # The part of p2p.sh that tests the penstock command; p2p.sh sources it. It copies files through
-# the device memory with class `direct` required, and as a control over less direct paths. Each
-# copy is a phase of the trace. The reports go to $LAB_OUT/NAME.json. Only the host checks the
-# reports, because a fault of the guest could also affect a check that runs in the guest.
+# the device memory with class `direct` required, and as a control over less direct paths. Each copy
+# is a phase: marks before and after it show in QEMU's trace where it begins and ends. The reports
+# go to $LAB_OUT/NAME.json. Only the host checks the reports, because a fault of the guest could
+# also affect a check that runs in the guest.
 # shellcheck shell=bash disable=SC2154 # p2p.sh sets the variables.
 
 via=peermem:$(lab_bdf cmb1)
 odd=$((size + 777))
 
-# Copies a file as one phase, which contains the reads of the source and the writes of the
-# copy.
+# Copies a file as one phase (the part of QEMU's trace between two marks), which contains the reads
+# of the source and the writes of the copy.
 copies() { # NAME SOURCE OPTIONS...
 	local name=$1 from=$2
 	shift 2

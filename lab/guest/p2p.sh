@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Reads and writes between a file and the memory of another drive, by peer-to-peer DMA and, as
-# a control, through host memory. The script only records phases. The host finds out from
-# QEMU's trace where the bytes went.
+# a control, through host memory. The script only records phases, which are commands with a mark in
+# QEMU's trace before and after them. The host finds out from the trace where the bytes went.
 #
 # p2p.sh PROBE PENSTOCK|none. tests/lab/p2p runs this script by lab/run.
 # shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.

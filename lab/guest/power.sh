@@ -25,7 +25,7 @@ write_files() { # [PRELOAD]
 	local i name
 	local -a how=("" "--path bounce" "--engine threads")
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
-	# commit.
+	# commit. So the power cut loses files that no program has synced.
 	mount -o commit=300 "$(lab_disk power1)" "$dir"
 	for ((i = 1; i <= 200; i++)); do
 		name=$((i % 2)) && name=${name/0/same} && name=${name/#1/file$i}
@@ -37,7 +37,8 @@ write_files() { # [PRELOAD]
 	echo "the power was not cut"
 }
 
-# Prints, for each file that was reported durable, whether the drive still has it.
+# Prints, for each file that write_files reported as durable before the power cut, whether the drive
+# still has it.
 verify() { # SERIAL
 	local word name i version
 	mount "$(lab_disk "$1")" "$dir" || {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests transport rc1 over Soft-RoCE. Without an argument, runs the cases of tests/object/matrix
-# for rc1: the client is in the guest's own network namespace, and the servers are in another one.
-# With the argument serve, boto3 and `penstock cp` move objects to `penstock serve` and back. With
-# the argument hipobj, `penstock cp` moves objects by transport hipobj-rc-v2.
+# Tests transport rc1 of S3 over RDMA (RDMA network cards), over Soft-RoCE. Without an argument,
+# runs the cases of tests/object/matrix for rc1: the client is in the guest's own network namespace,
+# and the servers are in another one. With the argument serve, boto3 and `penstock cp` move objects
+# to `penstock serve` and back. With the argument hipobj, `penstock cp` moves objects by transport
+# hipobj-rc-v2.
 #
 # rc1.sh [serve|hipobj]. tests/lab/rc1 runs this script by lab/run.
 # shellcheck disable=SC2154 # lib.sh and this script share variables.
@@ -16,7 +17,7 @@ ip link set lo up
 lab_rdma_links
 lab_until test -c /dev/infiniband/rdma_cm || lab_bad "the guest has no /dev/infiniband/rdma_cm"
 
-# Runs a suite that prints TAP, and makes each case a step.
+# Runs a test suite that prints TAP, and reports each of its cases as a step of this script.
 tap() { # NAME COMMAND...
 	local out=$LAB_OUT/$1 cases=0 line plan
 	shift
@@ -40,7 +41,7 @@ if [[ ${1-} == serve ]]; then
 	tap boto3 tests/s3/gateway rdma.py through_a_card
 	tap cp tests/s3/gateway client_rdma.py through_a_card
 elif [[ ${1-} == hipobj ]]; then
-	# Each part has the time limit of a step.
+	# The cases run in several commands, because each command has the time limit lab_patience.
 	tap moves tests/s3/gateway hipobj.py objects ranges
 	tap kills tests/s3/gateway hipobj.py killed
 	tap refusals tests/s3/gateway hipobj.py sessions queue_pair

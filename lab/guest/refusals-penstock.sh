@@ -33,8 +33,8 @@ checked() { # CODE GATE VERDICT
 		"exit=$1" "gates.$2.state=no" "gates.$2.todo~=." "verdict~=$3"
 }
 
-# Tests the penstock command on a machine that refuses peer-to-peer DMA. GATE is the gate of
-# `penstock check` that must not be ok.
+# Tests the penstock command on a machine that refuses peer-to-peer DMA. GATE is the gate (condition
+# of the direct path) that `penstock check` must report as not met.
 penstock_refused() { # REASON GATE
 	via=peermem:$(lab_bdf cmb1)
 	case $1 in
@@ -58,7 +58,8 @@ penstock_refused() { # REASON GATE
 	checked 4 "$2" "shut by .*$2"
 }
 
-# Runs the script that `penstock check --fix-script` prints. Afterwards the gate must be ok.
+# Runs the script that `penstock check --fix-script` prints. Afterwards `penstock check` must report
+# the gate (condition of the direct path) as met.
 penstock_fixes() { # GATE
 	lab_penstock "$what-script" 4 check --device "$via" --fix-script
 	lab_true "$what-script: the script succeeds" bash "$LAB_OUT/$what-script.json"

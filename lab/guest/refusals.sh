@@ -61,8 +61,8 @@ case_i440fx() { case_no_bridge data1; }
 case_far() { case_no_bridge far1; }
 
 # If redirect is set in Access Control Services (ACS), a bridge sends peer-to-peer requests up
-# to the root complex. The kernel checks the bridge only when a pair of drives is used for the
-# first time, and keeps the answer. So the test uses each pair only once.
+# to the root complex. The kernel checks the bridge only when it first moves bytes between a pair of
+# drives, and caches the answer. So the test uses each pair of drives only once.
 case_acs() {
 	local port
 	mem=$(lab_p2pmem cmb1)

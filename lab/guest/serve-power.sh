@@ -57,7 +57,8 @@ write() { # NAME ROUNDS [VARIABLE=VALUE...]
 	wait "$writers"
 }
 
-# Prints the drafts and the files of uploads that a repair has left.
+# Prints the drafts (incomplete files) and the files of uploads that `penstock serve --repair` has
+# not removed.
 leftovers() { # ROOT
 	find "$1/.penstock/tmp" "$1/.penstock/multipart" -type f -o -path '*/tmp/*'
 }
@@ -83,7 +84,8 @@ verify() { # SERIAL
 	umount "$dir"
 }
 
-# Returns whether all leases of one second have run out.
+# Returns whether no file below .penstock has changed in the last 2 s. Then the repair, which runs
+# with --lease 1, regards each draft as abandoned.
 leases_run_out() { # ROOT
 	[[ ! $(find "$1/.penstock" -newerct "@$((EPOCHSECONDS - 2))" -print -quit) ]]
 }
@@ -96,14 +98,15 @@ if [[ $mode == write ]]; then
 	dir=$LAB_SCRATCH/data
 	mkdir "$dir"
 	# With commit=300, ext4 commits its journal during the test only if a program requests a
-	# commit.
+	# commit. So the power cut loses files that no program has synced.
 	mount -o commit=300 "$(lab_disk power1)" "$dir"
 	write files 1 "LD_PRELOAD=$preload" STUB_SYNC=files
 	write folders 1 "LD_PRELOAD=$preload" STUB_SYNC=folders
 	write root "$rounds"
 	echo "the power was not cut"
 else
-	# Two checks at a time, because most of their time is the start of programs.
+	# Checks two drives at a time. This saves time, because each check spends most of its time
+	# on starting programs.
 	for serial; do
 		lab_until lab_disk_exists "$serial"
 		verify "$serial" &

@@ -13,7 +13,7 @@
     # Into tensors that the program has allocated.
     penstock.load_into("model.safetensors", {"lm_head.weight": parameter})
 
-    # One tensor after the other, through a window of bounded size.
+    # One tensor after the other, through a buffer of limited size (the window).
     for name, tensor in penstock.iterate("/models/llama", device="cuda:0"):
         parameters[name].copy_(tensor)
 

@@ -120,7 +120,7 @@ class NoTensorError(TypeError, ValueError):
 
 
 def _with_place(where: str, error: Exception) -> Exception:
-    """Returns an exception of the same kind whose message starts with `where`."""
+    """Returns an exception of the same type as `error`, whose message starts with `where`."""
     kind = next(kind for kind in (NoTensorError, TypeError, IndexError, BufferError, ValueError)
                 if isinstance(error, kind))
     return kind(f"{where}: {error}")
@@ -135,7 +135,8 @@ def _place_of_argument(value: Any) -> Place:
 
 
 def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
-    """Returns a destination's Place, and the list of pieces to read into the destination.
+    """Returns a destination's Place (its memory's address, layout and device), and the list of
+    pieces of the tensor `info` to read into it.
 
     `value` is a destination or a pair (destination, index), as in load_into."""
     index = None
@@ -157,7 +158,8 @@ def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
 
 
 def _pieces_for_dtensor(info: Info, value: Any, index: Any) -> Tuple[Place, List[Any]]:
-    """Returns the same as _pieces_for, for the part of a DTensor that this process holds."""
+    """Does what _pieces_for does, for a destination that is a DTensor: reads only the part that
+    this process holds."""
     if index is not None:
         raise TypeError("a DTensor has no index: its placements tell which part to load")
     if tuple(value.shape) != torch_shape(info.dtype, info.shape):
@@ -169,7 +171,8 @@ def _pieces_for_dtensor(info: Info, value: Any, index: Any) -> Tuple[Place, List
 
 
 def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], List[Any]]:
-    """Checks each destination against its tensor. Returns the places and the pieces of all."""
+    """Checks that each destination fits its tensor in the model. Returns the Places of all
+    destinations, and the pieces to read into them."""
     pieces: List[Any] = []
     keep: List[Place] = []
     for name, value in tensors.items():
@@ -300,8 +303,8 @@ class Slice:
         return value[(*rest, ...)]  # The ellipsis makes a single element an array, too.
 
     def _as_torch(self, index: Any) -> Any:
-        """Returns the same as indexing in torch. Used if the index has more than numbers and
-        ranges.
+        """Returns the same result as torch's indexing. Used for indices that do not only consist of
+        numbers and ranges, for example lists of row indices.
 
         If the index has ranges and one list of row indices, only those rows are read. Otherwise
         the whole tensor is read."""
@@ -407,7 +410,7 @@ class safe_open:  # pylint: disable=invalid-name
                                "ranks": ranks, "stop": stop, "path": path}
         self.framework = framework_of(framework)
         self.device, self._how = device, how
-        # A GPU is opened only at the first read, because that creates a CUDA context.
+        # The first read opens a GPU, not this constructor, because opening creates a CUDA context.
         if not device_name(device).startswith("cuda"):
             open_device(device)
         self._opened: Optional[Model] = Model(filename)
@@ -436,8 +439,9 @@ class safe_open:  # pylint: disable=invalid-name
 
     def close(self) -> None:
         """Closes the file and stops the read-ahead thread. Tensors and slices stay usable."""
-        # close() clears _opened first. A thread that is reading at the same time checks _opened
-        # at its end, and then calls close() again. Slices keep the model itself alive.
+        # close() clears _opened first. Another thread may be reading at the same time. At the end
+        # of its read, it finds _opened cleared, and calls close() again. Slices keep references to
+        # the model, so they still work.
         self._opened = None
         self._ahead_stop.set()
         thread, self._thread = self._thread, None
@@ -480,7 +484,7 @@ class safe_open:  # pylint: disable=invalid-name
         return self._read(self._model, self._model.info(name))
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
-        """Returns dtype, shape and place of a tensor, without reading it."""
+        """Returns the dtype, shape and data offsets of a tensor, without reading its data."""
         info = self._model.info(name)
         start = info.offset - self._model.data_offset(info.file)
         return TensorMeta(info.dtype, list(info.shape), (start, start + info.nbytes))
@@ -549,10 +553,11 @@ class safe_open:  # pylint: disable=invalid-name
     def _read_ahead(self, model: Model) -> None:
         """Starts to load the next batch on the read-ahead thread."""
         first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
-        # If the thread cannot be started, this value stays. It prevents further read-ahead
-        # until _read_missing sets _ahead_end again.
+        # _ahead_end keeps this value if the thread cannot be started. The value prevents further
+        # read-ahead until _read_missing sets _ahead_end again.
         self._ahead_end = len(model.infos)
-        # thread.submit raises RuntimeError after close() or after the main thread's exit.
+        # thread.submit raises RuntimeError after close() or after the main thread's exit. No batch
+        # is then read ahead.
         with contextlib.suppress(RuntimeError):
             thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
             self._thread = thread
@@ -718,7 +723,8 @@ def save_places(places: Mapping[str, Place], filename: PathLike,
                 metadata: Optional[Mapping[str, str]] = None, *, durable: bool = False,
                 require: str = "any", effort: str = "thrifty", path: Optional[str] = None
                 ) -> Report:
-    """Writes memory into one safetensors file, see save_file. The places may overlap."""
+    """Writes the memory that each Place describes into one safetensors file, as save_file does. The
+    memory of two Places may overlap."""
     synchronize_all(place.device for place in places.values())
     keep: List[Any] = [places]
     table = ffi.new("struct penstock_out[]", len(places) or 1)

@@ -31,9 +31,11 @@ from ._staging import Stager, tensor_bytes
 from ._torch_object import is_object
 
 _log = logging.getLogger("penstock")
-# Bytes that are written in order to measure a drive, before the first save with a deadline.
+# Number of bytes that _probe writes to measure the speed of a drive, before the first save with a
+# deadline.
 PROBE_BYTES = 256 << 20
-# Share of a deadline that is left for planning, the last sync and the marker.
+# Fraction of the time until a deadline that is reserved for planning, for the last sync, and for
+# the marker (the file that makes a checkpoint complete).
 DEADLINE_SPARE = 0.2
 
 
@@ -91,9 +93,9 @@ class Checkpointer:
     torch.distributed.checkpoint, which torch reads without this package.
 
     Args:
-        folder: the folder of the checkpoints. It is created. s3://bucket/prefix stands for the
-            objects below a prefix.
-        group: a process group of torch.distributed; None stands for all ranks.
+        folder: the folder of the checkpoints. It is created. s3://bucket/prefix means the objects
+            below a prefix.
+        group: a process group of torch.distributed; None means all ranks.
         keep: number of complete checkpoints to keep, the newest ones; None keeps all.
         raise_errors: whether a failed save raises its error. Otherwise the error is logged and
             is in the result, and training goes on.
@@ -162,8 +164,8 @@ class Checkpointer:
         return self._last
 
     def wait(self) -> Optional[Saved]:
-        """Waits for the save that save_async has begun. Returns its result, or None if there is
-        none."""
+        """Waits for the save that save_async has begun. Returns its result, or None if no save is
+        in progress."""
         last, self._last = self._last, None
         return last.result() if last is not None else None
 
@@ -209,7 +211,8 @@ class Checkpointer:
         return saved
 
     def _write(self, state: Dict[str, Any], writer: StorageWriter) -> None:
-        """Runs the steps of a save of torch.distributed.checkpoint."""
+        """Runs the steps of torch.distributed.checkpoint.save, but exchanges the plans and results
+        through self._ranks instead of torch's collectives."""
         ranks, planner = self._ranks, SavePlanner()
         metadata: List[Any] = []
 
@@ -301,8 +304,8 @@ class Checkpointer:
         If the newest checkpoint is damaged, loads the one before it, and so on. The number of
         ranks may differ from that at the save.
 
-        Returns the checkpoint's folder, or None if there is no complete checkpoint and no step
-        was asked for. Raises the error of the load if no complete checkpoint can be loaded.
+        Returns the checkpoint's folder, or None if `step` is None and there is no complete
+        checkpoint. Raises the error of the load if no complete checkpoint can be loaded.
         """
         self.wait()
         paths: List[str] = self._ranks.exchange(lambda: self._candidates(step))
@@ -344,8 +347,8 @@ class Checkpointer:
 
 
 def _drop_tracebacks(error: Optional[BaseException]) -> None:
-    """Removes the tracebacks of an error. They keep local variables alive, and so the snapshot,
-    whose memory the next save needs."""
+    """Removes the tracebacks of an error. They hold references to local variables, and so to the
+    snapshot of the state. The next save needs the snapshot's memory."""
     if error is not None:
         _log.debug("the save failed here:", exc_info=error)
     while error is not None:

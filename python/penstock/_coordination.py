@@ -3,7 +3,7 @@
 
 The collectives of torch wait for a dead rank until their timeout, which is 10 or 30 minutes, and
 do not name the rank. Here all objects pass through the store of torch.distributed (TCPStore), and
-each rank increments a counter in the store every second. A rank whose counter stands still for
+each rank increments a counter in the store every second. A rank whose counter does not change for
 `patience` seconds is dead: all others raise an error that names it.
 
 If torch.distributed is not initialised, there is one rank."""
@@ -29,7 +29,7 @@ class RankError(RuntimeError):
     """Raised on all ranks if a rank has failed or died.
 
     Attributes:
-        ranks: a dict from the number of each such rank to a sentence.
+        ranks: a dict from the number of each failed or dead rank to a sentence about its failure.
     """
 
     def __init__(self, ranks: Dict[int, str]) -> None:
@@ -48,7 +48,7 @@ class _Failed:
 
 
 def describe(error: BaseException) -> str:
-    """Returns the name and message of an error, for people."""
+    """Returns the type name and the message of an error as one line."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -56,8 +56,9 @@ class Ranks:
     """The ranks of a process group, or this process alone.
 
     Args:
-        group: a process group of torch.distributed; None stands for all ranks.
-        patience: after how many seconds without a beat a rank is dead.
+        group: a process group of torch.distributed; None means all ranks.
+        patience: after how many seconds a rank is dead if it has not incremented its counter in
+            the store (its beat).
 
     Attributes: rank, count.
 
@@ -84,7 +85,7 @@ class Ranks:
             weakref.finalize(self, self._stop.set)
 
     def close(self) -> None:
-        """Stops the beats. The other ranks then regard this rank as dead."""
+        """Stops incrementing this rank's counter. The other ranks then regard this rank as dead."""
         self._stop.set()
 
     def exchange(self, make: Callable[[], Any],
@@ -187,7 +188,8 @@ _counts: Dict[Any, int] = {}
 
 
 def _number_of(members: Any) -> int:
-    """Returns how many objects of class Ranks for these ranks this process has made before."""
+    """Returns how many objects of class Ranks for these ranks this process has made before. The
+    number is a part of the keys in the store, so that two objects do not use the same keys."""
     key = (os.getpid(), members)
     _counts[key] = _counts.get(key, -1) + 1
     return _counts[key]

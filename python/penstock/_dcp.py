@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What _dcp_write and _dcp_read share: the names in a checkpoint's folder, and the progress of
-several parts."""
+"""Definitions that _dcp_write and _dcp_read share: the names of the files in a checkpoint's folder,
+and a class that adds up the progress of several files (parts)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import threading
 from typing import Any, Dict
 
 MARKER = ".metadata"
-# The end of the name of a marker that is written, but does not count yet.
+# Suffix of the marker file while a save writes it. The save then renames the file to MARKER, which
+# makes the checkpoint complete.
 DRAFT = ".tmp"
 MANIFEST = "penstock.manifest"
 SUFFIX = ".distcp"
 LOCK = ".penstock-saving"
-# Attribute of the Metadata in a marker that names the manifest. torch ignores it.
+# Attribute of torch's Metadata object in the marker. It has the name of the manifest file. torch
+# ignores this attribute.
 MANIFEST_OF = "penstock_manifest"
 
 
@@ -26,15 +28,15 @@ def name_of(index: Any) -> str:
 
 
 def refuse_object(path: Any, instead: str) -> None:
-    """Raises ValueError if `path` is the URL of an object: torch would make a folder s3:. `instead`
-    says what can be done."""
+    """Raises ValueError if `path` is the URL of an object, because torch would create a folder
+    named "s3:". `instead` is a text for the message: what the caller can do instead."""
     if str(path).startswith("s3:/"):
         raise ValueError(f"{path} is no folder; {instead}")
 
 
 class Total:
-    """Adds up the progress of several parts, and tells it to a function. The function is called by
-    one thread at a time."""
+    """Adds up the moved bytes of several parts (files of a checkpoint), and calls `call` with the
+    sum and the total. Only one thread at a time calls it."""
 
     def __init__(self, call: Any, total: int) -> None:
         self._call, self._total = call, total
@@ -43,7 +45,8 @@ class Total:
         self._lock = threading.Lock()
 
     def function(self, part: int) -> Any:
-        """Returns the function that is told how many bytes of a part have been moved."""
+        """Returns a function for the thread that moves part number `part`. The thread calls it with
+        the number of bytes of this part that have been moved. Returns None without `call`."""
         if self._call is None:
             return None
 
@@ -54,7 +57,7 @@ class Total:
         return tell
 
     def finish(self) -> None:
-        """Tells the caller's function that all bytes have been moved, if it was not told so."""
+        """Reports to `call` that all bytes have been moved, unless this was reported already."""
         if self._call is not None:
             with self._lock:
                 if self._told < self._total:

@@ -2,10 +2,11 @@
 """ObjectStorageWriter and ObjectStorageReader: checkpoints of torch.distributed.checkpoint in an
 object store.
 
-They have the parts, the manifest and the marker of StorageWriter and StorageReader, as objects
-below a common prefix. So torch's FsspecReader reads the result, and these classes read what
-FsspecWriter wrote. A part appears when it is complete, and the marker is the last object of a save.
-ObjectLock lets only one job at a time save below a prefix."""
+They write and read the same contents as StorageWriter and StorageReader, but as objects below a
+common prefix: parts with the tensors, a manifest with checksums, and the marker (.metadata). So
+torch's FsspecReader reads the result, and these classes read what FsspecWriter wrote. A part
+appears when it is complete, and the marker is the last object of a save. ObjectLock lets only one
+job at a time save below a prefix."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from ._transfer import WRITING, Storage, bytes_place, segments_of
 class _Prefix:
     """The objects of one checkpoint: s3://bucket/prefix, with options after a question mark.
 
-    It also has those functions of torch's FileSystem that read a marker."""
+    It also has the methods of torch's FileSystem by which torch's reader reads the marker."""
 
     def __init__(self, url: Any) -> None:
         self.url = str(url)
@@ -42,7 +43,7 @@ class _Prefix:
 
     @property
     def parent(self) -> str:
-        """The URL of the prefix in which this prefix is."""
+        """The URL of the parent prefix, which is the name up to the last slash."""
         return self.name.rpartition("/")[0] + self._options
 
     def object(self, name: str) -> str:
@@ -78,7 +79,8 @@ class _Prefix:
         return bytes(read_object(self.object(name)))
 
     def write(self, name: str, data: bytes, *, new: bool = False) -> None:
-        """Writes an object. With `new`, it must not exist: otherwise EEXIST."""
+        """Writes an object. If `new` is true and the object exists, raises an error with errno
+        EEXIST."""
         with Storage(self.object(name), f"{self.name}/{name}", len(data), new=new) as storage:
             place = bytes_place(data)
             storage.move(WRITING, segments_of(place, 0, to_memory=False))
@@ -97,7 +99,7 @@ class _Prefix:
 
     @staticmethod
     def concat_path(path: Any, suffix: str) -> str:
-        """Returns the name of an object."""
+        """Returns `suffix`, because the names of objects are relative to this prefix."""
         del path
         return suffix
 
@@ -109,13 +111,14 @@ class _Prefix:
 
 
 class _AtPrefix:
-    """Base class of the writer and the reader, for which the place of a checkpoint is a prefix."""
+    """Base class of ObjectStorageWriter and ObjectStorageReader. Its methods replace those of torch
+    that regard the checkpoint's location as a folder, because here it is a prefix of objects."""
 
     _prefix: _Prefix
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Returns whether this class can use a place."""
+        """Returns whether `checkpoint_id` is the URL of objects, which this class can use."""
         return is_object(str(checkpoint_id))
 
     @property
@@ -138,14 +141,14 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
     Args:
         path: s3://bucket/prefix, with options as ObjectClient.url writes them.
         parts: number of parts that this rank writes at the same time.
-        checksums, keep: as in StorageWriter. `keep` counts the checkpoints below the prefix in
-            which this prefix is.
+        checksums, keep: as in StorageWriter. `keep` counts the checkpoints below the parent of
+            this prefix.
         overwrite: False refuses to save below a prefix with a complete checkpoint. The objects of
             an earlier checkpoint there are removed after the new one is complete.
         require, effort, path_name, pool_bytes, progress, torch_options: as in StorageWriter.
 
-    Raises OSError with errno EBUSY if another job saves below the prefix. After a job there was
-    killed, the next save waits 20 s for it.
+    Raises OSError with errno EBUSY if another job saves below the prefix. If a job was killed
+    during its save, the next save below the prefix first waits 20 s.
 
     Attributes:
         report: a SaveReport of the last save of this rank, or None.
@@ -184,7 +187,7 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
         return dataclasses.replace(plan, storage_data=None)
 
     def _check_earlier(self) -> None:
-        """Raises FileExistsError if the save must not replace what is there."""
+        """Raises FileExistsError if the save must not replace the checkpoint below the prefix."""
         if not self.overwrite and self._prefix.exists(self._marker()):
             raise FileExistsError(errno.EEXIST, "a checkpoint exists there, and overwrite is "
                                   "False", self.folder)

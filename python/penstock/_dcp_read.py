@@ -29,13 +29,15 @@ from ._model import Report
 from ._staging import is_plain
 from ._torch_object import is_object
 
-# Number of bytes that are read from the start and from the end of an archive, in order to find its
-# payload. The archives that torch.save makes of one tensor need about 1 KiB at each end.
+# Number of bytes to read from the start and from the end of an archive (the ZIP file that
+# torch.save makes of a tensor). These bytes say where the tensor's elements (the payload) begin.
+# For an archive of one tensor, about 1 KiB at each end is enough.
 _ENDS = 2048
 
 
 class _Wanted:
-    """An item to read: the request of the planner, and its range in the part."""
+    """A tensor or object to read: the planner's request, and its range of bytes in the file
+    (part)."""
 
     def __init__(self, request: ReadItem, off: int, nbytes: int) -> None:
         self.request, self.off, self.nbytes = request, off, nbytes
@@ -52,7 +54,8 @@ class _Wanted:
         return item
 
     def parse(self) -> None:
-        """Finds the payload. Leaves `what` at None if the archive is not as expected."""
+        """Parses the archive's ends to find the tensor's elements (the payload). `what` stays None
+        if the archive does not have the expected form; torch.load then reads it."""
         place = _zip.directory_range(bytes(self.tail), self.nbytes)
         if place is None or place[0] < self.nbytes - len(self.tail):
             return
@@ -73,7 +76,8 @@ class _Wanted:
             self.what, self.payload = what, payload
 
     def _record(self, entry: Optional[_zip.Entry]) -> Optional[_zip.Entry]:
-        """Returns an entry whose `header` is replaced by the offset of the record's first byte."""
+        """Returns a copy of the entry, in which `header` is the offset of the record's first byte
+        instead of the offset of the record's header. Returns None if there is no such record."""
         if entry is None:
             return None
         skip = _zip.data_offset(bytes(self.front[entry.header:entry.header + _zip.HEADER]))
@@ -118,7 +122,7 @@ class StorageReader(FileSystemReader):
     Reads only the bytes that the state needs, straight into the tensors' memory.
 
     Args:
-        path: the checkpoint's folder. With s3://bucket/prefix, the object is an
+        path: the checkpoint's folder. With s3://bucket/prefix, the constructor returns an
             ObjectStorageReader.
         checksums: whether to compare the checksums of items that are read as a whole.
         require, effort, path_name: as `require`, `effort` and `path` of Model.load.
@@ -154,7 +158,7 @@ class StorageReader(FileSystemReader):
         return super().__new__(cls)
 
     def _url(self) -> str:
-        """Returns what the library calls the checkpoint's folder."""
+        """Returns the path or URL by which the C library opens the checkpoint's folder."""
         return self.folder
 
     def _is_begun(self) -> bool:
@@ -162,12 +166,13 @@ class StorageReader(FileSystemReader):
         return os.path.isdir(self.folder)
 
     def file(self, name: str) -> str:
-        """Returns the path or the URL by which the library reads a part."""
+        """Returns the path or the URL by which the library reads a part (a file with tensors)."""
         return os.path.join(self.folder, name)
 
     def set_up_storage_reader(self, metadata: Metadata, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_reader(metadata, *args, **kwargs)
-        # A checkpoint that torch has written over one of this package leaves the old manifest.
+        # If torch overwrites a checkpoint of this package, the old manifest file remains, but
+        # torch's Metadata does not name it. The reader must not use that manifest.
         self._has_manifest = hasattr(metadata, MANIFEST_OF)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -202,7 +207,8 @@ class StorageReader(FileSystemReader):
                 for i, (name, wanted) in enumerate(parts.items())]
         with concurrent.futures.ThreadPoolExecutor(max(1, min(self.threads, len(jobs)))) as pool:
             list(pool.map(_PartRead.find, jobs))
-        # Planners are not made for several threads.
+        # Planners are not thread-safe, so this thread alone calls prepare(), which calls the
+        # planner.
         for job in jobs:
             job.prepare()
         synchronize_all(segment.device for job in jobs for item in job.items
@@ -233,10 +239,11 @@ class StorageReader(FileSystemReader):
 
 
 class _PartRead:
-    """Reads what one rank needs of one part: first the ends of the archives, then the payloads.
+    """Reads the tensors that one rank needs from one file (part). First reads the ends of their
+    archives, to find the tensors' elements (payloads), then reads the payloads.
 
-    The methods must be called in their order. `find` and `read` may run on any thread. `prepare`
-    and `deliver` call the planner."""
+    The caller must call find, prepare, read and deliver in this order. `find` and `read` may run on
+    any thread. `prepare` and `deliver` call the planner."""
 
     def __init__(self, reader: StorageReader, planner: LoadPlanner, name: str,
                  wanted: List[_Wanted], manifest: Optional[_part.Manifest], tell: Any) -> None:
@@ -262,7 +269,8 @@ class _PartRead:
                                **self.reader.how)
 
     def prepare(self) -> None:
-        """Asks the planner for the tensors, and lists the segments of all payloads."""
+        """Gets the destination tensors from the planner, and lists the segments to read for all
+        payloads."""
         for wanted in self.wanted:
             item = _part.Item(name_of(wanted.request.storage_index), wanted.off, wanted.nbytes)
             if self.manifest is not None:
@@ -316,8 +324,8 @@ class _PartRead:
 
     @staticmethod
     def _add_around(wanted: _Wanted, item: _part.Item, segments: List[_part.Segment]) -> None:
-        """Adds the bytes before and after the payload, so that the item's checksum can be
-        compared."""
+        """Adds the archive's bytes before and after the payload to the item. The read then covers
+        the whole archive, so that the item's checksum can be compared."""
         assert wanted.payload is not None
         start = wanted.payload.header
         end = start + wanted.payload.nbytes
@@ -328,12 +336,12 @@ class _PartRead:
             item.add_bytes(wanted.off + end, bytearray(wanted.nbytes - end))
 
     def read(self) -> Report:
-        """Reads all listed segments."""
+        """Reads all segments that prepare() has listed."""
         return self._read(self.items, self.reader.checksums and self.manifest is not None,
                           self.tell)
 
     def deliver(self) -> None:
-        """Passes the results to the planner."""
+        """Passes the tensors and objects that were read to the planner."""
         for call, wanted, value in self._deliveries:
             call(wanted, value)
 
@@ -347,7 +355,8 @@ class _PartRead:
         self.planner.commit_tensor(wanted.request, target)
 
     def _deliver_archive(self, wanted: _Wanted, data: bytearray) -> None:
-        """Delivers a tensor that is not plain, or an archive that another program has changed."""
+        """Loads the whole archive by torch.load, and copies the tensor to the planner's target.
+        Used for tensors that are not plain, and for archives that another program has changed."""
         self.through_torch += 1
         request = wanted.request
         info = self.reader.storage_data[request.storage_index]

@@ -76,11 +76,13 @@ def batches(items: Sequence[_T], nbytes: Callable[[_T], int], limit: int) -> Ite
 # ---- writer ----------------------------------------------------------------------------
 
 class _WholeFiles(FileSystem):
-    """A file system whose new files get their names when they are complete and durable."""
+    """A file system for torch's writer. A new file appears under its name only when it is complete
+    and durable."""
 
     @contextlib.contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        """Opens a file. A file that is written is first written under another name."""
+        """Opens a file. A file that is opened for writing has a temporary name until it is
+        closed."""
         if "w" not in mode:
             with super().create_stream(path, mode) as stream:
                 yield stream
@@ -108,7 +110,8 @@ class _Writes(FileSystemWriter):
     effort: str
 
     def _write_data(self, planner: Any, file_queue: "queue.Queue[Any]") -> Any:
-        """Writes the files of this rank. The queue has (path, name, items) of each."""
+        """Writes the files of this rank. The queue contains a tuple (path, name, items) for each
+        file."""
         results: List[Any] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -138,7 +141,8 @@ class _Writes(FileSystemWriter):
 
 
 def _movable(tensor: Any) -> Any:
-    """Returns the tensor, or a copy that is contiguous and in memory that the library moves."""
+    """Returns the tensor if it is contiguous and in host or GPU memory. Otherwise returns a
+    contiguous copy in host or GPU memory."""
     if tensor.device.type not in ("cpu", "cuda"):
         tensor = tensor.cpu()
     return tensor.resolve_conj().resolve_neg().contiguous()
@@ -147,7 +151,7 @@ def _movable(tensor: Any) -> Any:
 class HuggingFaceStorageWriter(_TorchWriter, _Writes):
     """Writes a checkpoint as safetensors files, like torch's class of this name.
 
-    Each file gets its name only when it is complete. The index file is written last.
+    Each file appears under its name only when it is complete. The index file is written last.
 
     Args:
         path, fqn_to_index_mapping, thread_count, save_distributed, enable_consolidation,
@@ -156,8 +160,8 @@ class HuggingFaceStorageWriter(_TorchWriter, _Writes):
         require: the class of paths that the writer may use, as in penstock.save_file.
         effort: "thrifty", "balanced" or "fast", as in penstock.save_file.
 
-    The files of a consolidation, which merges the shards into whole tensors, also get their names
-    when they are complete.
+    A consolidation merges the shards into files with whole tensors. These files, too, appear under
+    their names only when they are complete.
     """
 
     def __init__(self, *args: Any, require: str = "any", effort: str = "thrifty", **how: Any
@@ -200,7 +204,7 @@ class _Merge:
     def __init__(self, folder: str, sizes: Mapping[str, Any], chunks: Sequence[Any], threads: int
                  ) -> None:
         self.folder, self.sizes, self.threads = folder, sizes, threads
-        # The shards of each tensor: (file, offset of the shard in the tensor).
+        # Maps a tensor's name to the list of its shards: (file, offset of the shard in the tensor).
         self.shards: Dict[str, List[Tuple[str, Any]]] = {}
         for one in chunks:
             self.shards.setdefault(one.index.fqn, []).append(
@@ -237,7 +241,8 @@ class _Merge:
                 files.setdefault(file, []).append((name, offset))
 
         def read(file: str) -> List[Tuple[str, int]]:
-            """Returns the numbers of elements that it has read."""
+            """Reads the shards of a file into the whole tensors. Returns the number of elements
+            that it has read of each tensor."""
             model = Model(os.path.join(self.folder, file))
             counts: List[Tuple[str, int]] = []
             try:
@@ -268,7 +273,7 @@ class _Merge:
 # ---- reader ----------------------------------------------------------------------------
 
 class _Read(NamedTuple):
-    """One tensor, or a part of it, that a plan asks for.
+    """One request of a plan: a tensor, or a part of it, to read.
 
     Attributes: request (torch's ReadItem), target (the program's tensor), info (the tensor in the
     file), ranges (the part to read, (first, count) for each dimension)."""
@@ -288,9 +293,9 @@ class HuggingFaceStorageReader(_TorchReader):
         require: the class of paths that the reader may use, as in penstock.load_file.
         effort: as in penstock.load_file.
 
-    Only the bytes of the parts that the program asks for are read, straight into its tensors. If a
-    tensor has another dtype than the file, or its rows are not contiguous, a temporary tensor on
-    the same device gets the bytes.
+    The reader reads only the bytes of the requested tensors and parts, straight into the program's
+    tensors. If a tensor has another dtype than the file, or its rows are not contiguous, a
+    temporary tensor on the same device gets the bytes.
     """
 
     def __init__(self, path: Any, thread_count: int = 1, *, require: str = "any",
@@ -301,7 +306,7 @@ class HuggingFaceStorageReader(_TorchReader):
         self.require, self.effort = require, effort
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Reads what a plan asks for."""
+        """Reads the tensors and parts of tensors that a plan requests."""
         files: Dict[str, List[Any]] = {}
         for request in plan.items:
             if request.type == LoadItemType.BYTE_IO:
@@ -349,7 +354,7 @@ class HuggingFaceStorageReader(_TorchReader):
             model.load_into(pieces, require=self.require, effort=self.effort)
 
     def _read_indirectly(self, model: Model, batch: Sequence[_Read]) -> None:
-        """Reads parts into temporary tensors, and copies those to the targets."""
+        """Reads parts into temporary tensors, and copies the temporary tensors to the targets."""
         pieces, made = [], []
         for one in batch:
             device = one.target.device if one.target.device.type in ("cpu", "cuda") else "cpu"
@@ -363,7 +368,8 @@ class HuggingFaceStorageReader(_TorchReader):
 
 
 def _read_of(model: Model, request: Any, target: Any) -> _Read:
-    """Returns the _Read for a request and its target."""
+    """Checks that a request fits its target and the tensor in the file. Returns the _Read for
+    it."""
     info = model.info(request.storage_index.fqn)
     ranges = list(zip(request.storage_offsets, request.lengths))
     if tuple(target.shape) != tuple(request.lengths) or len(ranges) != len(info.shape) or \

@@ -4,11 +4,11 @@
 It derives from torch's FileSystemWriter and keeps the format: FileSystemReader reads its files
 without this package. The bytes move straight from the tensors' memory to the files.
 
-A save commits in four steps. Each rank writes its parts under names that no other save uses. A part
-gets its name when all its bytes are on the drive. The coordinator then writes the manifest, and at
-last the marker, the file .metadata. So a checkpoint without a marker is incomplete, and a save
-into a folder with a checkpoint leaves that checkpoint readable until the new marker replaces the
-old one."""
+A save commits in four steps. Each rank writes its files (parts) under names that no other save
+uses. A part gets its final name when all its bytes are on the drive. The coordinator then writes
+the manifest (names, sizes and checksums), and at last the marker, the file .metadata. So a
+checkpoint without a marker is incomplete. A save into a folder with a checkpoint leaves that
+checkpoint readable until the new marker replaces the old one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ._model import Report
 from ._staging import Stager, is_plain
 from ._torch_object import is_object
 
-# Most parts that a rank writes on a tmpfs.
+# Maximum number of parts (files) that a rank writes at the same time on a tmpfs.
 TMPFS_PARTS = 8
 
 
@@ -50,8 +50,8 @@ TMPFS_PARTS = 8
 
 @dataclasses.dataclass(frozen=True)
 class _Written(WriteResult):
-    """The result of an item, with what the manifest lists. Its storage_data is a _StorageInfo of
-    torch, which the marker contains."""
+    """The result of writing one item, with the values that the manifest lists for it. Its
+    storage_data is torch's _StorageInfo, which the marker contains."""
     crc32c: Optional[int] = None
     part_bytes: int = 0
 
@@ -70,7 +70,7 @@ class SaveReport:
 
     Attributes:
         bytes: number of bytes written.
-        seconds: how long writing them took, with their way to the drive.
+        seconds: how long writing them took; with durable=True, until they were on the drive.
         path: the path that carried most bytes, such as "p2p", "staged" or "bounce".
         cpu_copies: how often the CPU copied each byte, on average.
         snapshot: a SnapshotReport if the state was staged by this writer, else None.
@@ -91,7 +91,7 @@ class SaveReport:
 
 
 def _manifest_parts(written: Sequence[WriteResult]) -> List[_part.Part]:
-    """Returns what a manifest lists, from the results of all ranks."""
+    """Returns the list of parts and their items for a manifest, from the results of all ranks."""
     parts: Dict[str, _part.Part] = {}
     for result in written:
         info = result.storage_data
@@ -107,7 +107,8 @@ def _manifest_parts(written: Sequence[WriteResult]) -> List[_part.Part]:
 # ---- the layout of a part ------------------------------------------------------------
 
 class _PartLayout:
-    """The items of one part, one after the other."""
+    """The items of one part (file) in the order of their offsets. Each new item starts at the end
+    of the item before it."""
 
     def __init__(self) -> None:
         self.items: List[_part.Item] = []
@@ -149,7 +150,8 @@ class _PartLayout:
 # ---- writing -------------------------------------------------------------------------
 
 def _check_options(options: Dict[str, Any]) -> None:
-    """Raises ValueError for arguments of FileSystemWriter with which it writes other files."""
+    """Raises ValueError for arguments with which torch's FileSystemWriter would write another file
+    format."""
     written = options.get("serialization_format")
     if options.get("_extensions"):
         raise ValueError("StorageWriter cannot apply _extensions, because the bytes go straight to "
@@ -163,7 +165,8 @@ def _check_options(options: Dict[str, Any]) -> None:
 
 
 class _Stop:
-    """Is set when a part has failed, or when the caller's object is set."""
+    """Object with is_set(), which ends the writing of all parts. It is set when one part has
+    failed, or when the caller's object `also` is set."""
 
     def __init__(self, also: Any) -> None:
         self.failed, self._also = False, also
@@ -174,8 +177,9 @@ class _Stop:
 
 
 def _striped_part(path: str) -> Optional[str]:
-    """Returns the part on another drive to which a link leads that a striped save has made, else
-    None: a file of the same name, in a folder of the same name that is no checkpoint itself."""
+    """Returns the target of `path` if it is a link that a striped save has made to a part on
+    another drive, else None. The target of such a link has the same file name and the same folder
+    name, and its folder is no checkpoint itself."""
     if not os.path.islink(path):
         return None
     target, folder = os.readlink(path), os.path.dirname(os.path.abspath(path))
@@ -197,13 +201,12 @@ class StorageWriter(FileSystemWriter):
     torch's FileSystemReader reads the result, also without this package.
 
     Args:
-        path: the checkpoint's folder. It is created. With s3://bucket/prefix, the object is an
-            ObjectStorageWriter.
+        path: the checkpoint's folder. It is created. With s3://bucket/prefix, the constructor
+            returns an ObjectStorageWriter.
         stripe: folders on other drives, over which the parts are spread. The checkpoint's
             folder gets symbolic links to these parts.
-        parts: number of parts that this rank writes at the same time; None stands for one for
-            each drive, and for several on a tmpfs, where one file can take bytes from only one
-            thread at a time.
+        parts: number of parts that this rank writes at the same time. None means one for each
+            drive, or several on a tmpfs, where only one thread at a time can write to a file.
         checksums: whether to compute a CRC-32C of each item, and to write a manifest.
         durable: whether the save returns only when the checkpoint survives a power cut.
         overwrite: False refuses to save into a folder with a complete checkpoint. The files of
@@ -274,7 +277,8 @@ class StorageWriter(FileSystemWriter):
         return True
 
     def synchronize_staging(self) -> None:
-        """Waits until all tensors that are not in the snapshot pool are written."""
+        """Waits until the save has written all tensors that stage() did not copy to the snapshot
+        pool, because these tensors must not change before."""
         if self.stager is not None:
             self.stager.synchronize_staging()
 
@@ -324,7 +328,8 @@ class StorageWriter(FileSystemWriter):
                                       "False", self.folder)
             if self._is_local() and os.path.exists(os.path.join(self.folder, MARKER)):
                 self._unlock()
-                # Readers would go on to read the old one, and it would lose this rank's parts.
+                # Readers would still read the checkpoint of all ranks, but this save would
+                # remove this rank's parts of it.
                 raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
                                       "a save of one rank (use_collectives=False) cannot replace",
                                       self.folder)
@@ -349,7 +354,8 @@ class StorageWriter(FileSystemWriter):
             if not isinstance(place, Place):
                 return
             key = ("", place.total) if place.shared else (place.host, place.device)
-            # A plan that SavePlanner has kept from an earlier save has no items.
+            # If SavePlanner uses the plan of an earlier save again, the plan has no items, but it
+            # has the number of bytes.
             nbytes = getattr(plan, "nbytes", None)
             needed[key] = needed.get(key, 0) + (
                 sum(map(_item_bytes, plan.items)) if nbytes is None else nbytes)
@@ -361,7 +367,8 @@ class StorageWriter(FileSystemWriter):
                               "or remove old checkpoints with penstock ckpt prune", self.folder)
 
     def _drives(self) -> List[str]:
-        """Returns the folders in which the parts are."""
+        """Returns the folders into which the parts are written: one on each drive of `stripe`, or
+        the checkpoint's folder."""
         name = os.path.basename(os.path.normpath(self.folder))
         return [os.path.join(folder, name) for folder in self.stripe] or [self.folder]
 
@@ -381,7 +388,7 @@ class StorageWriter(FileSystemWriter):
         return lock.at_work() if lock is not None else contextlib.nullcontext()
 
     def abandon(self) -> None:
-        """Unlocks the folder, if a save that was begun does not go on."""
+        """Unlocks the folder. The caller calls it if it gives up a save that it has begun."""
         self._unlock()
 
     # ---- the parts ----
@@ -441,16 +448,17 @@ class StorageWriter(FileSystemWriter):
                 for index, item in zip(layout.indices, layout.items)]
 
     def _remove_parts(self, names: Sequence[str]) -> None:
-        """Removes parts of a save that has failed, so that the next one has their space."""
+        """Removes the parts of a failed save, so that the next save can use their space."""
         for folder in {*self._drives(), self.folder}:
             for name in names:
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(folder, name))
 
     def _may_link_first(self) -> bool:
-        """Returns whether links may be made before their parts exist. Then a save that dies leaves
-        no part without a link, and the next save or prune finds all parts. But in a complete
-        checkpoint without a manifest, a link that leads nowhere counts as damage."""
+        """Returns whether the links to parts on other drives may be made before the parts exist. If
+        a save then dies, it leaves no part without a link, so the next save or prune finds all
+        parts. But in a complete checkpoint without a manifest, a link without a target counts as
+        damage."""
         names = os.listdir(self.folder)
         return self._marker() not in names or any(name.endswith(MANIFEST) for name in names)
 
@@ -465,8 +473,9 @@ class StorageWriter(FileSystemWriter):
         os.replace(scratch, link)
 
     def _lay_out(self, plan: SavePlan, planner: SavePlanner) -> List[_PartLayout]:
-        """Returns the layouts of this rank's parts. Bytes and short tensors come first in a part,
-        so that the payloads after them follow each other closely."""
+        """Returns the layouts of this rank's parts (files). In each part, byte objects and short
+        tensors come first, so that the longer tensors after them follow each other with few
+        gaps."""
         count = self.parts or self._usual_parts()
         buckets = [plan.items] if count == 1 else \
             _filesystem._split_by_size_and_type(count, plan.items)
@@ -494,8 +503,8 @@ class StorageWriter(FileSystemWriter):
         return max(1, min(TMPFS_PARTS, len(os.sched_getaffinity(0)) // max(1, ranks)))
 
     def _part_names(self, prefix: str, count: int) -> List[str]:
-        """Returns names for new parts that no file of an earlier save has, also not on the other
-        drives, where another checkpoint's folder may have the same name."""
+        """Returns `count` names for new parts that no file of an earlier save has. Also checks the
+        folders on the other drives, because another checkpoint may use folders of the same name."""
         pattern = re.compile(re.escape(prefix) + r"(\d+)" + re.escape(SUFFIX))
         taken = [int(match[1]) for folder in {self.folder, *self._drives()}
                  for match in map(pattern.fullmatch, self._names(folder)) if match]
@@ -512,7 +521,8 @@ class StorageWriter(FileSystemWriter):
             self._unlock()
 
     def _commit(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
-        # The planner keeps the metadata for the next save, which may write no manifest.
+        # The planner may pass the Metadata object of the last save. That object names the manifest
+        # of the last save, but this save may write no manifest.
         metadata.__dict__.pop(MANIFEST_OF, None)
         written = [result for of_rank in results for result in of_rank]
         metadata.storage_data = {result.index: result.storage_data for result in written}
@@ -543,16 +553,17 @@ class StorageWriter(FileSystemWriter):
             len(results)
 
     def _free_name(self, end: str) -> str:
-        """Returns a name for a new file that ends with `end`, which no other file has. An earlier
-        checkpoint in the folder keeps its files until the new marker is written."""
+        """Returns a file name that ends with `end` and that no file in the folder has. An earlier
+        checkpoint in the folder needs its files until the new marker is written."""
         start = f"__{self.rank}." if self._is_local() else ""
         names = [f"{start}{end}", *(f"{start}{i}.{end}" for i in range(2, 1000))]
         taken = set(self._names(self.folder))
         return next(name for name in names if name not in taken)
 
     def _write_draft(self, metadata: Metadata) -> _part.Part:
-        """Writes the marker to a file that is not the marker yet. Returns it as the manifest lists
-        it: a manifest describes a checkpoint only if the checkpoint's marker has this checksum."""
+        """Writes the marker's bytes to a file with a temporary name. Returns the marker's entry for
+        the manifest, with its checksum. A manifest describes a checkpoint only if the checkpoint's
+        marker has this checksum."""
         data = self._draft = pickle.dumps(metadata)
         item = _part.Item("", 0, len(data))
         item.add_bytes(0, data)
@@ -569,9 +580,9 @@ class StorageWriter(FileSystemWriter):
             sync_folder(self.folder)
 
     def _remove_strays(self, keep: Set[str]) -> None:
-        """Removes the files of earlier saves from the folder. Only the files in `keep` belong to
-        the new marker. Markers of single ranks are removed first, then manifests, and then parts,
-        so that after an interruption no file refers to one that is gone."""
+        """Removes the files of earlier saves from the folder. `keep` has the names of the new
+        checkpoint's files. Removes markers of single ranks first, then manifests, and then parts,
+        so that after an interruption no remaining file refers to a removed file."""
         own = re.compile(rf"__{self.rank}[_.].*") if self._is_local() else \
             re.compile(r"__.*|(\d+\.)?" + re.escape(MANIFEST))
         ends = ([] if self._is_local() else [MARKER]) + [MANIFEST, SUFFIX]
@@ -592,7 +603,8 @@ class StorageWriter(FileSystemWriter):
         return os.listdir(folder)
 
     def _remove(self, name: str) -> None:
-        """Removes a file, and the part on another drive to which it is a link."""
+        """Removes a file. If the file is a link to a part on another drive, removes this part
+        too."""
         path = os.path.join(self.folder, name)
         target = _striped_part(path)
         for file in filter(None, (target, path)):

@@ -14,7 +14,7 @@ import sys
 from typing import Any, Iterable, List, Mapping, Sequence, Tuple
 
 Box = List[Tuple[int, int]]
-# The modules that may have DTensor: since torch 2.5, and before.
+# Names of the module that defines DTensor: the first since torch 2.5, the second in older versions.
 _MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
@@ -84,8 +84,9 @@ def _tensors() -> Any:
 def placements_for(name: str, placements: Any, mesh: Any) -> Sequence[Any]:
     """Returns the placements of the tensor `name`.
 
-    `placements` are the placements of all tensors, or a mapping from shell patterns to
-    placements, of which the first match counts. A tensor that matches nothing is replicated."""
+    `placements` are the placements of all tensors, or a mapping from shell patterns of names to
+    placements. The first pattern that matches `name` counts. If no pattern matches, the tensor is
+    replicated."""
     if not isinstance(placements, Mapping):
         return tuple(placements)
     for pattern, found in placements.items():

@@ -16,8 +16,8 @@ for _code in range(1, lib.PENSTOCK_DTYPES):
     BITS[_name] = lib.penstock_dtype_bits(_code)
 NAMES = {code: name for name, code in CODES.items()}
 
-# Type strings of __array_interface__ and __cuda_array_interface__. A dtype that
-# this table lacks has no type string.
+# Type strings of __array_interface__ and __cuda_array_interface__. These interfaces have no type
+# string for the dtypes that are missing in this table.
 TYPESTR = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",

@@ -24,9 +24,10 @@ from ._progress import Meter, Progress
 
 log = logging.getLogger("penstock")
 
-# Names of this package's options, which users write among an engine's loader options.
+# Names of this package's options. Users set them together with the serving engine's own loader
+# options.
 OPTIONS = {"effort", "require", "window", "group", "keep_cached"}
-# Default size of the window, in bytes.
+# Default size of the window (the memory through which a loader yields tensors), in bytes.
 WINDOW = 1 << 30
 # Time that a rank waits for the other ranks to join the group, in seconds.
 JOIN_S = 60.0
@@ -99,8 +100,8 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
 
     `chosen` selects the tensors by their names. The ranks load the next batch while the caller
     uses the current one, so a batch is half as large as the window. A rank that stops early
-    leaves the group, and the other ranks get an error. Without a group, this rank reads the
-    tensors for itself."""
+    leaves the group, and the other ranks get an error. If `group` is None, this rank reads all
+    tensors alone."""
     framework = framework_of(framework)
     todo = iter([(batch, model) for model in models
                  for batch in _batches(model, (window or WINDOW) // 2, chosen)])
@@ -132,8 +133,8 @@ def _read_together(models: Sequence[Model], device: Any, framework: Optional[str
 def _group_window(window: int) -> int:
     """Returns the size of a group's exchange windows, for a loader window of `window` bytes.
 
-    The result is 1/32 of a batch, in multiples of 64 KiB. Each rank then has several parts of
-    a batch to read, and can read one while it copies another."""
+    A batch is half of the loader window. The result is 1/32 of a batch, in multiples of 64 KiB. So
+    each rank has several parts of a batch to read, and can read one while it copies another."""
     return max(1, (window or WINDOW) // 64 // 65536) * 65536
 
 
@@ -176,7 +177,8 @@ def process_count() -> int:
 
 
 def shows_bar() -> bool:
-    """Returns whether this process shows a progress bar: one of the engine's processes does."""
+    """Returns whether this process shows a progress bar. Only the engine's process of rank 0 shows
+    one, and only if tqdm is installed."""
     if importlib.util.find_spec("tqdm") is None:
         return False
     return process_count() == 1 or int(sys.modules["torch"].distributed.get_rank()) == 0
@@ -191,10 +193,10 @@ def cuda_or_cpu() -> str:
 
 
 def refuse_own_loader(options: Mapping[str, Any], engine: str, why: str) -> None:
-    """Tells the user that the engine's own loader reads weights, without Penstock.
+    """Logs a warning that the engine's own loader reads the weights, without Penstock.
 
-    `why` is a sentence without its period. Raises ValueError if the user has set `require`,
-    because the engine's loader meets no requirement. Else logs a warning."""
+    `why` is the reason, a sentence without its period. If the user has set `require`, raises
+    ValueError instead, because the engine's loader meets no requirement."""
     text = f"{why}, so {engine}'s own loader reads the weights, without Penstock"
     if options.get("require", "any") != "any":
         raise ValueError(f"{text}. The option require={options['require']!r} forbids this")
@@ -219,9 +221,9 @@ def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping
 
     `ranks` are the processes that make the same call at the same time; they read the files
     together if group_of opens a group. Files are sorted by name, so that all ranks read them
-    in the same order. `needs` tells for a tensor's name whether this rank needs the tensor, or
-    returns None if all ranks need it. Tensors that not all ranks need come last, and each rank
-    reads them for itself. `progress` shows a bar of tqdm."""
+    in the same order. needs(name) returns whether this rank needs a tensor, or None if all ranks
+    need it. Tensors that only some ranks need come last, and each rank reads them alone.
+    `progress` shows a bar of tqdm."""
     how = dict(options)
     models = _open_models(sorted(files))
     group = group_of(ranks, device, how.pop("group", None), how.get("window", 0))

@@ -11,10 +11,10 @@ import socket
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The file system of a folder, as a rank describes it to the coordinator.
+    """The file system of a folder, as a rank describes it to the coordinator of a save.
 
-    Attributes: host, device (its number on this host), total and free (bytes), shared (whether all
-    hosts see the same files)."""
+    Attributes: host (the host's name), device (the file system's device number on this host), total
+    and free (bytes), shared (whether all hosts see the same files)."""
     host: str
     device: int
     total: int
@@ -46,7 +46,8 @@ def file_system(device: int) -> str:
 
 
 def make_folder(folder: str, durable: bool) -> None:
-    """Makes a folder and the folders above it. If `durable`, their names survive a power cut."""
+    """Makes a folder and its missing parent folders. If `durable` is true, their names survive a
+    power cut."""
     folder = os.path.abspath(folder)
     missing = []
     while not os.path.isdir(folder):
@@ -59,7 +60,7 @@ def make_folder(folder: str, durable: bool) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Makes the names in a folder survive a power cut."""
+    """Syncs a folder to its drive, so that the names of its files survive a power cut."""
     fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -129,7 +129,7 @@ class Group:
 
 
 class ProcessGroup(Protocol):
-    """A torch.distributed.ProcessGroup."""
+    """The methods of torch.distributed.ProcessGroup that this module calls, for type checks."""
 
     def rank(self) -> int:
         """Returns this process's rank."""
@@ -154,10 +154,11 @@ def open_on_host(gather: Callable[[Any], List[Any]], rank: int, joins: bool = Tr
     """Opens a group of the processes that run on this host. All processes make this call.
 
     `gather` sends a value to all processes and returns the values of all, indexed by rank.
-    Returns (group, ""). A process that is alone on its host needs no group and gets None. If
-    `joins` is False on one process, every process gets None. If one process cannot open its
-    group, every process gets None and the text of that error."""
-    # The group's name is short, because folder and name must fit into a socket's address.
+    Returns (group, ""). A process that is alone on its host needs no group and gets (None, "").
+    If `joins` is False on one process, every process gets (None, ""). If one process cannot open
+    its group, every process gets (None, the text of that error)."""
+    # The group's name is short, because folder and name are parts of a Unix socket's address, which
+    # has a maximum length.
     gathered = gather((host_identity() if joins else None, uuid.uuid4().hex[:16]))
     identities = [identity for identity, _ in gathered]
     if None in identities:

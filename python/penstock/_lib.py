@@ -2,7 +2,7 @@
 """Loads the C library, turns its errors into exceptions and opens its devices.
 
 All other modules call the library through `lib` and pass return codes to `check`. Calls
-through `lib` release the GIL. This module knows nothing about models or tensors."""
+through `lib` release the GIL. This module contains nothing about models or tensors."""
 
 from __future__ import annotations
 
@@ -106,13 +106,14 @@ def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
     """Converts a path to bytes for the library. With encode=str.encode, converts a name to
     UTF-8.
 
-    Raises ValueError if the text contains a NUL, because it would end there for the library."""
+    Raises ValueError if the text contains a NUL, because a C string ends at the first NUL."""
     if encode is str.encode and not isinstance(text, str):
         raise TypeError(f"a name must be a str, not {text!r}")
     data = encode(text)
     at = data.find(b"\0")
     if at >= 0:
-        # The text may be long, for example if a file's content was passed in place of its path.
+        # The message quotes only a part of the text. The text may be long, for example if a file's
+        # content was passed in place of its path.
         near = data[max(0, at - NEAR_NULL):at + NEAR_NULL]
         raise ValueError(f"embedded null character at position {at} of a text of {len(data)} "
                          f"bytes, near {near!r}")
@@ -266,7 +267,7 @@ def raise_caught(caught: List[BaseException]) -> None:
 # ---- devices -----------------------------------------------------------------
 
 _devices: Dict[Tuple[int, str], Any] = {}
-# The parts before the colon in the library's names of devices.
+# The kinds of devices: the part before the colon in the library's name of a device.
 DEVICE_KINDS = {"host", "cuda", "peermem", "auto"}
 _lock = threading.Lock()
 
@@ -324,9 +325,10 @@ def open_device(device: Any) -> Any:
 
 
 def open_holder(device: str) -> Any:
-    """Returns the handle of the device that has some memory, or NULL if the library must find it
-    from the address. To torch, mapped memory of a PCI device is memory of the CPU, so NULL stands
-    for "host" in a process that has opened such a device."""
+    """Returns the handle of the device on which a tensor's memory is. Returns NULL if the C library
+    must find the device from the memory's address. torch regards mapped memory of a PCI device as
+    "cpu". So in a process that has opened such a device ("peermem:..."), "host" may be wrong, and
+    this function returns NULL for it."""
     if device == "host" and any(pid == os.getpid() and name.startswith("peermem:")
                                 for pid, name in list(_devices)):
         return ffi.NULL

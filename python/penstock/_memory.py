@@ -41,7 +41,7 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
 
 
 def allocate_as(dtype: str, shape: Sequence[int], device: Any, framework: str) -> Any:
-    """Allocates an uninitialised tensor, to which a load_into can load.
+    """Allocates an uninitialised tensor, into which load_into can load.
 
     On a GPU, torch allocates the tensor if the framework is torch. Otherwise returns a Tensor.
     Raises ValueError if torch has no such tensor."""
@@ -53,7 +53,8 @@ def allocate_as(dtype: str, shape: Sequence[int], device: Any, framework: str) -
         return allocate(dtype, shape, device)
     import torch
     value = torch.empty(there, dtype=torch_dtype(torch, dtype), device=name)
-    # torch may have freed this memory while kernels that use it were still queued on a stream.
+    # torch may have freed this memory while kernels that use it were still queued on a stream. So
+    # this function waits for the GPU.
     synchronize_all([name])
     return value
 
@@ -66,7 +67,8 @@ def torch_block(nbytes: int, device: Any) -> Memory:
         return block
     import torch
     whole = torch.empty(nbytes, dtype=torch.uint8, device=name)
-    # torch may have freed this memory while kernels that use it were still queued on a stream.
+    # torch may have freed this memory while kernels that use it were still queued on a stream. So
+    # this function waits for the GPU.
     synchronize_all([name])
     memory = Memory(whole.data_ptr(), nbytes, name, whole)
     memory.use_torch_tensor(whole)

@@ -381,7 +381,7 @@ class Model:
     def _load(self, device: Any, framework: Optional[str], first: int, count: int,
               shard: Optional[Mapping[str, Any]], group: Optional[Group], one_storage: bool,
               progress: Progress, how: Mapping[str, Any]) -> Tuple[Dict[str, Any], Report]:
-        """Implements load, except for DTensors. `how` are arguments of `options`."""
+        """Implements load, except for DTensors. `how` has the keyword arguments of options()."""
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
@@ -433,7 +433,8 @@ class Model:
         return tensors, Report(report)
 
     def _meter(self, progress: Progress, total: int, union: int, group: Optional[Group]) -> Meter:
-        """Returns the Meter of a load that delivers `total` bytes to this process.
+        """Returns the Meter that reports the progress of a load. The load delivers `total` bytes to
+        this process.
 
         `union` is the number of bytes that all processes of the group need. Each of them reads
         about the same share of these bytes."""
@@ -487,7 +488,7 @@ class Model:
 
     def _load_into(self, pieces: Sequence[Any], group: Optional[Group], progress: Progress,
                    how: Mapping[str, Any]) -> Report:
-        """Implements load_into. `how` are arguments of `options`."""
+        """Implements load_into. `how` has the keyword arguments of options()."""
         opts, keep, caught = self.options(**{**how, **_ranks_option(group)})
         nbytes = self.columns.nbytes
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
@@ -547,11 +548,11 @@ class Model:
 
 
 class _Window:
-    """An iterator of the library and the tensors that the caller has dropped.
+    """Wraps an iterator of the library. Collects the tensors whose last reference the caller has
+    dropped, and returns their memory to the library in batches.
 
-    Dropped tensors are released to the library in batches. Before their memory is reused,
-    this class must wait for the GPU, because the caller may have queued copies out of them.
-    A single wait is enough for all tensors of a batch."""
+    Before the library reuses the memory, this class must wait for the GPU, because the caller may
+    have queued copies out of the tensors. A single wait is enough for all tensors of a batch."""
 
     def __init__(self, it: Any, device: str, size: int, keep: Any,
                  caught: List[BaseException]) -> None:
@@ -564,8 +565,8 @@ class _Window:
         """Returns an object whose destruction adds `tensor` to self.dropped.
 
         The caller's tensor refers to this object, so both are destroyed together. A later call of
-        next() then releases the tensor's memory. The destructor is dict.setdefault, because
-        Python code would lose exceptions there (see _release_reference)."""
+        next() then releases the tensor's memory. The destructor is dict.setdefault and not Python
+        code, for the reason that _release_reference in _tensor.py explains."""
         self.bytes += nbytes
         return ffi.gc(_NONE, functools.partial(self.dropped.setdefault, tensor)), self
 
@@ -608,7 +609,8 @@ def _ranks_option(group: Optional[Group]) -> Dict[str, Any]:
 
 
 def _install_meter(opts: Any, keep: List[Any], caught: List[BaseException], meter: Meter) -> None:
-    """Makes a load call meter.add after each of its requests, and divides it into more requests.
+    """Makes a load call meter.add after each of its requests. Limits a request to STEP_BYTES, so
+    that the load calls it often enough.
 
     If meter.add raises, the library ends the load, and the exception is appended to `caught`."""
     if not meter.active:
@@ -625,7 +627,8 @@ def _install_meter(opts: Any, keep: List[Any], caught: List[BaseException], mete
 
 
 def _piece_bytes(piece: Sequence[Any]) -> int:
-    """Returns the number of bytes that a piece delivers, without the gaps between its rows."""
+    """Returns the number of bytes that a piece (see pieces_of) delivers, without the gaps between
+    its rows."""
     rows, room, pitch = int(piece[5]), int(piece[7]), int(piece[8])
     return (room - (rows - 1) * pitch) * rows if pitch else room
 
@@ -793,7 +796,8 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
 
 
 def dtensor_box(info: Info, mesh: Any, placements: Sequence[Any]) -> Box:
-    """Returns the part of tensor `info` that this process holds of a DTensor, as ranges_of does."""
+    """Returns the part of tensor `info` that this process holds of a DTensor, as (first, count) for
+    each dimension."""
     shape = torch_shape(info.dtype, info.shape)
     box = local_box(shape, mesh, placements)
     if box and shape != info.shape:

@@ -2,10 +2,10 @@
 """ObjectLock: lets only one job at a time save below a prefix of an object store.
 
 A store has no locks, but it can create an object only if the object does not exist. So the job
-whose PUT creates the lock has the lock. A killed job leaves the lock behind. Therefore the job that
-has the lock replaces a second object, the beat, every BEAT_S seconds, and another job takes the
-lock if it sees no new beat for LEASE_S seconds. It compares no clocks. A job that stands still for
-so long loses its lock. It notices this before it writes its marker, and fails."""
+whose PUT creates the lock's object has the lock. A killed job does not delete this object.
+Therefore the job that has the lock replaces a second object, the beat, every BEAT_S seconds.
+Another job takes the lock if the beat does not change for LEASE_S seconds of its own clock. So a
+stopped job can lose its lock. It checks the lock before it writes its marker, and fails."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from typing import Any, Iterator, Optional
 from ._lib import NotFoundError, PenstockError
 
 _log = logging.getLogger("penstock")
-# The same numbers are in src/ckpt/prune.c.
+# Seconds between two writes of the beat, and seconds without a new beat after which another job may
+# take the lock. src/ckpt/prune.c has the same numbers.
 BEAT_S, LEASE_S = 2.0, 20.0
-# Longest text of a lock that is read.
+# Maximum length of the text in a lock's object, in bytes. The text is a token that identifies the
+# lock's owner.
 _TEXT_MAX = 200
 
 
 class ObjectLock:
-    """A lock on the objects `prefix`, which has the methods of _Prefix, by the object `name`.
+    """A lock that protects the objects below a prefix. `prefix` has the methods of _Prefix. The
+    lock is the object `name` below the prefix.
 
-    The lock is released by release(), when the object is garbage-collected, and when the program
-    ends. The constructor raises OSError with errno EBUSY if another job saves there, which it finds
-    out within a few seconds. If the job that has the lock was killed, it waits LEASE_S seconds, and
-    takes the lock.
+    The lock is released by release(), when the ObjectLock is garbage-collected, and when the
+    program ends. If another job saves below the prefix, the constructor raises OSError with errno
+    EBUSY within a few seconds. If the job that has the lock was killed, the constructor waits
+    LEASE_S seconds, and takes the lock.
 
     If a save fails on another rank, the object that has the lock does not learn of it. So a new
     object of this process takes the lock from an object that is not inside a block at_work. If the
@@ -64,7 +67,9 @@ class ObjectLock:
         return f"{self._name}-{token}"
 
     def _take(self) -> None:
-        """Creates the lock's object."""
+        """Creates the lock's object. If it exists, watches its beat: raises OSError with errno
+        EBUSY if the beat changes, and removes the lock if the beat does not change for LEASE_S
+        seconds."""
         seen: Optional[str] = None
         since = 0.0
         while not self._create():
@@ -87,7 +92,8 @@ class ObjectLock:
             self._prefix.write(self._name, self._token.encode(), new=True)
         except PenstockError as error:
             if error.errno == errno.EEXIST:
-                # An earlier attempt may have created it, and its answer got lost.
+                # An earlier attempt of this request may have created the object although its
+                # response was lost. The object then has this lock's token.
                 return _token_of(self._prefix, self._name) == self._token
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
@@ -95,7 +101,8 @@ class ObjectLock:
         return True
 
     def _signs(self) -> str:
-        """Returns the token of the lock, and the ETag of its beat."""
+        """Returns a text with the lock's token and the ETag of its beat. The text changes while the
+        job that has the lock runs."""
         token = _token_of(self._prefix, self._name)
         return f"{token} {self._prefix.etag(self._beat_name(token)) if token else ''}"
 
@@ -146,7 +153,7 @@ def _token_of(prefix: Any, name: str) -> str:
 
 
 def _beat(prefix: Any, name: str, stop: threading.Event) -> None:
-    """Replaces the beat until the lock is released."""
+    """Replaces the beat's object every BEAT_S seconds until the lock is released."""
     count = 0
     while not stop.is_set():
         count += 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ObjectClient: objects of an S3 store, straight from and to the memory of tensors.
 
-The bytes of objects move through the C library's storage s3://. Questions about objects, lists and
-deletes are small requests of _s3.py."""
+The bytes of objects move through the C library's storage s3://. _s3.py makes the small requests:
+for the size of an object, for lists, and to delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ObjectInfo(NamedTuple):
     Attributes:
         name: its bucket and key, "bucket/key"; only the key if the client has a bucket.
         nbytes: its length in bytes.
-        etag: the store's mark of this version, without quotes.
+        etag: the entity tag, by which the store identifies this version, without quotes.
         modified: the time of its last change, in seconds since 1970; None if unknown.
     """
     name: str
@@ -62,7 +62,7 @@ class ObjectClient:
     Any number of threads may use a client at the same time.
 
     put_rdma, get_rdma, put_bytes, get_bytes, get_bytes_range, size, list_objects and exists are
-    the methods that storage classes for torch.distributed.checkpoint over RDMA ask of a client.
+    the methods that storage classes for torch.distributed.checkpoint over RDMA call on a client.
     """
 
     def __init__(self, endpoint: Optional[str] = None, *, bucket: Optional[str] = None,
@@ -76,7 +76,7 @@ class ObjectClient:
             raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
                              f"{list(EFFORTS)}")
         if endpoint is not None and "@" in endpoint:
-            # The URL of the endpoint is part of names and messages.
+            # Object names and messages contain the endpoint's URL, so it must not have a password.
             raise ValueError("an endpoint has no user and no password; keys come from the "
                              "environment or a profile")
         options = {"endpoint": endpoint, "region": region, "profile": profile,
@@ -107,8 +107,8 @@ class ObjectClient:
         return [bucket, key]
 
     def url(self, name: str) -> str:
-        """Returns the name of an object for load_file, the command penstock and the C library. It
-        has the client's endpoint, region, profile and so on, and no secret."""
+        """Returns the URL of an object, for load_file, the command penstock and the C library. The
+        URL has the client's endpoint, region, profile and other options, but no secret."""
         bucket, key = self._split(name)
         return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
@@ -123,7 +123,7 @@ class ObjectClient:
 
         `source` is a tensor of torch, numpy, cupy, jax or penstock, or an object with a buffer,
         an array interface or DLPack. The object appears when all its bytes have arrived. If the
-        call fails, an earlier object of this name stays."""
+        call fails, an earlier object of this name is unchanged."""
         return self._write(name, place_of(source))
 
     def _write(self, name: str, place: Place, *, new: bool = False) -> TransferReport:
@@ -206,7 +206,8 @@ class ObjectClient:
         return ObjectInfo(os.fspath(name), answer.length, answer.etag, _seconds(answer.modified))
 
     def exists(self, name: str) -> bool:
-        """Returns whether an object exists. Raises PenstockError if the store does not tell."""
+        """Returns whether an object exists. Raises PenstockError if the request fails for another
+        reason than a missing object."""
         try:
             self.info(name)
         except NotFoundError:
@@ -275,14 +276,16 @@ def _shape_of_rest(storage: Storage, dtype: str, offset: int) -> List[int]:
 
 
 def _check_bucket(bucket: str) -> None:
-    """Raises ValueError for a name that no bucket has: it would change the request."""
+    """Raises ValueError if S3 does not allow this name for a bucket. Characters such as "/" would
+    change the request's path."""
     if not 1 <= len(bucket) <= 255 or not all(
             c.isascii() and (c.isalnum() or c in "-._") for c in bucket) or bucket in (".", ".."):
         raise ValueError(f"{bucket!r} is no name of a bucket")
 
 
 def _seconds(text: str) -> Optional[float]:
-    """Returns a time as seconds since 1970: that of a header, or that of a list."""
+    """Converts a time to seconds since 1970. Accepts the form of the header Last-Modified, and the
+    forms in lists of objects."""
     for form in ("%a, %d %b %Y %H:%M:%S GMT", "%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ"):
         try:
             when = datetime.datetime.strptime(text, form)

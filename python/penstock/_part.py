@@ -2,7 +2,7 @@
 """Writes and reads the parts of a checkpoint, which are files, and its manifests.
 
 This module only converts arguments and results. The C library moves the bytes and computes the
-checksums (penstock_ckpt.h). It knows nothing about torch."""
+checksums (penstock_ckpt.h). This module does not use torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMMED, CHECKED = 1, 2  # PENSTOCK_ITEM_SUMMED, PENSTOCK_ITEM_CHECKED
 
 
 class Segment(NamedTuple):
-    """Memory for a range of a part: `rows` rows of `row_bytes` bytes.
+    """Memory for a range of a part (a file of a checkpoint): `rows` rows of `row_bytes` bytes.
 
     Attributes: off (offset of the first row in the part), ptr (address of the first row), pitch and
     ptr_pitch (distances between two rows in the part and in memory, in bytes), device (the
@@ -37,7 +37,7 @@ class Segment(NamedTuple):
 
 @dataclasses.dataclass
 class Item:
-    """A range of a part, and the memory for its bytes.
+    """A range of a part (a file of a checkpoint), and the memory for the bytes of this range.
 
     Attributes:
         name: the name for messages and manifests.
@@ -56,7 +56,7 @@ class Item:
     checked: bool = False
 
     def add_bytes(self, off: int, data: Union[bytes, bytearray, memoryview]) -> None:
-        """Adds a segment for the bytes of an object, which must not change until it is written."""
+        """Adds a segment for the bytes of `data`, which must not change until they are written."""
         held = ffi.from_buffer(data)
         self.keep.append(held)
         self.segments.append(Segment(off, int(ffi.cast("uintptr_t", held)), len(held)))
@@ -106,7 +106,7 @@ def _table(items: Sequence[Item], keep: List[Any]) -> Any:
 
 def write_part(file: str, items: Sequence[Item], *, checksums: bool = True, durable: bool = True,
                stop: Any = None, tell: Optional[Callable[[int], Any]] = None, **how: Any) -> Report:
-    """Writes a part, which gets its name when it is complete. Sets crc32c of the items.
+    """Writes a part, which appears under its name when it is complete. Sets crc32c of the items.
 
     `tell` is called some ten times a second with the number of bytes moved so far.
     `how` has the arguments require, effort, path and priority, as in Model.load."""
@@ -208,7 +208,8 @@ class Part(NamedTuple):
 
 
 def write_manifest(path: str, ranks: int, parts: Sequence[Part]) -> None:
-    """Writes a manifest durably."""
+    """Writes a manifest, which lists the parts of a checkpoint, their items and checksums. When the
+    function returns, the manifest is durable."""
     keep: List[Any] = []
     table = ffi.new("struct penstock_part[]", len(parts) or 1)
     for row, part in zip(table, parts):
@@ -220,7 +221,7 @@ def write_manifest(path: str, ranks: int, parts: Sequence[Part]) -> None:
 
 
 class Manifest:
-    """The manifests of a checkpoint's folder."""
+    """The open manifests in a checkpoint's folder, which list the checksums of its items."""
 
     def __init__(self, folder: str) -> None:
         code, self._handle = call_for_handle("struct penstock_manifest **",

@@ -35,7 +35,8 @@ class Patched:
 
     @staticmethod
     def _swap(pairs: List[Tuple[Any, Any]]) -> None:
-        """Replaces objects in the namespaces of all loaded modules, whatever their name there.
+        """Replaces objects in the namespaces of all loaded modules, under whatever names the
+        modules refer to them.
 
         `pairs` are (object to replace, its replacement)."""
         for module in list(sys.modules.values()):

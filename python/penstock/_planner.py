@@ -68,12 +68,13 @@ class _Cache:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.kept: "collections.OrderedDict[str, _Kept]" = collections.OrderedDict()
-        # On the coordinator: the plans of a save by the tokens of all local plans.
+        # Used only on the coordinator: maps the tokens of all ranks' local plans to the plans of
+        # the save.
         self.joined: "collections.OrderedDict[Tuple[str, ...], _Joined]" = \
             collections.OrderedDict()
         # True from the start of a save until its plan is finished. If it is still True at the
-        # start of the next save, the last one has failed on all ranks, and only some of the ranks
-        # may have kept its plan. Then all ranks drop all plans.
+        # start of the next save, the last save has failed on all ranks. Some ranks may then have
+        # kept the plan of that save, and others not. So all ranks drop all plans.
         self.planning = False
 
     def begin(self) -> None:
@@ -162,8 +163,8 @@ class SavePlanner(DefaultSavePlanner):
                            nbytes=sum(map(_storage_size, plan.items))) for plan in final]
             found = _Joined(uuid.uuid4().hex, local, final, metadata)
         _put(joined, tokens, found)
-        # The storage writer changes the metadata, so it gets a copy. Its own data about this save
-        # is in the plans that the ranks have sent.
+        # The storage writer changes the Metadata object, so it gets a copy. The writer's own data
+        # about this save, storage_data, comes from the plans that the ranks have sent.
         self.global_plan, self.metadata = found.final, dataclasses.replace(found.metadata)
         return [_Plan([] if known else plan.items, storage_data=sent.storage_data,
                       planner_data=None if known else plan.planner_data, token=found.token,
@@ -203,7 +204,8 @@ class SavePlanner(DefaultSavePlanner):
 
     def _create_global_plan(self, all_plans: List[SavePlan]) -> Tuple[List[SavePlan], Metadata]:
         """Returns the plans of all ranks without duplicates, and the metadata."""
-        # The garbage collector would look at the plans' millions of objects again and again.
+        # Stops Python's garbage collector meanwhile, because it would traverse the plans' millions
+        # of objects many times.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -225,8 +227,8 @@ class SavePlanner(DefaultSavePlanner):
 
 
 def _without_duplicates(plans: Sequence[SavePlan], to_lowest: bool) -> List[SavePlan]:
-    """Returns the plans, in which each item occurs only once."""
-    # The first rank that has an item, with the item's position in the rank's plan.
+    """Returns copies of the plans in which each item occurs only once."""
+    # Maps an item to the first rank that has it, and to the item's position in this rank's plan.
     owners: Dict[Key, Tuple[int, int]] = {}
     shared: Dict[Key, List[Tuple[int, int]]] = {}
     for rank, plan in enumerate(plans):

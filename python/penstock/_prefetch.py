@@ -84,7 +84,8 @@ def load_batch(batch: List[Part], model: Model, device: Any, framework: str,
     `how` are arguments of Model.load_into. In a group, all ranks load the same batch."""
     first, last = batch[0][0].index, batch[-1][0].index
     if last - first + 1 == len(batch) and not any(rows for _, rows in batch):
-        # A common torch storage is the fastest to make.
+        # The tensors are consecutive in the model, so one call loads them. In a group, they share
+        # one torch storage, which takes the least time to create.
         return model.load(device, framework, first=first, count=len(batch), group=group,
                           one_storage=group is not None, **how)[0]
     tensors: Dict[str, Any] = {}
@@ -155,7 +156,8 @@ class PrefetchLoader:
                     yield name, load.result().pop(name)
 
     def close(self) -> None:
-        """Stops the load and drops the tensors that nobody has taken. Other tensors stay."""
+        """Stops the load and drops the tensors that nobody has taken. Tensors that were taken
+        remain valid."""
         self._stop.set()
         with self._lock:
             self._left = {}

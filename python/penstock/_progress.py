@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meter: tells a program how far a load is, by a function of the program or a bar of tqdm.
+"""Meter: reports the progress of a load, by calling a function of the program or by a bar of tqdm.
 
 _model.py creates a Meter for each load that has the argument `progress`."""
 
@@ -27,7 +27,7 @@ class Meter:
             process also gets bytes that other processes read.
         shown: False shows no bar. The ranks of a group show only one bar.
 
-    Raises ImportError if a bar is wanted and tqdm is not installed, TypeError if `progress` is
+    Raises ImportError if `progress` is True and tqdm is not installed, TypeError if `progress` is
     neither a bool nor a function."""
 
     def __init__(self, progress: Progress, total: int, title: str, scale: float = 1.0,
@@ -58,7 +58,8 @@ class Meter:
     def add(self, nbytes: int) -> None:
         """Counts `nbytes` more bytes."""
         self._read += nbytes
-        # Reads of whole pages also count bytes that are not delivered.
+        # The result is limited to `total`, because a read of whole pages also counts bytes that
+        # are not delivered.
         self._tell(min(int(self._read * self.scale), self.total))
 
     def finish(self) -> None:

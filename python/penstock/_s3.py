@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small requests to an object store: questions, lists, deletions and copies.
+"""Small requests to an object store: for the properties of an object, lists, deletions and copies.
 
-The C library signs and sends them. This module writes their queries and reads the XML of the
-answers. The bytes of objects do not pass it."""
+The C library signs and sends the requests. This module writes their queries and parses the XML of
+the responses. The contents of objects do not pass through this module."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Dict, Iterator, Mapping, NamedTuple, Optional
 
 from ._lib import FormatError, check, ffi, lib, to_c
 
-# Most bytes of an answer. A page of a list has at most 1,000 keys of 1,024 bytes, each of which may
-# need three characters.
+# Maximum number of bytes of a response. A page of a list has at most 1,000 keys of 1,024 bytes, and
+# percent-encoding may turn each of these bytes into three characters.
 ANSWER_MAX = 4 << 20
-# Most keys of a page, which is also S3's limit.
+# Maximum number of keys in a page of a list, which is also S3's limit.
 PAGE_KEYS = 1000
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
@@ -28,7 +28,7 @@ def quote(text: str, safe: str = "") -> str:
 
 
 def unquote(text: str) -> str:
-    """Returns percent-decoded text, in which a plus sign stands for a space."""
+    """Returns percent-decoded text. A plus sign in `text` means a space."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(text.replace("+", " ")))
 
 
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 def ask(url: str, method: str, query: Optional[Mapping[str, str]] = None,
         headers: Optional[Mapping[str, str]] = None, body_max: int = 64 << 10) -> Answer:
-    """Sends a request without a body. Raises PenstockError if its status tells of an error."""
+    """Sends a request without a body. Raises PenstockError if the response's status is an error."""
     keep, question = [], ffi.new("struct penstock_s3_question *")
     question.size = ffi.sizeof("struct penstock_s3_question")
     words = "&".join(f"{quote(name)}={quote(value)}" for name, value in (query or {}).items())
@@ -88,8 +88,9 @@ def text_of(element: ET.Element, name: str) -> str:
 
 
 def _decode_keys(page: ET.Element) -> None:
-    """Decodes the keys of a list, if the server has encoded them. Some servers ignore the request
-    for it, and a key may have percent and plus signs of its own."""
+    """Decodes the keys of a list, but only if the response says that the server has encoded them.
+    Some servers ignore encoding-type=url, and an unencoded key may contain percent and plus
+    signs."""
     if text_of(page, "EncodingType") != "url":
         return
     for key in (*page.findall("Contents/Key"), *page.findall("CommonPrefixes/Prefix")):

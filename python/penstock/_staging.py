@@ -29,8 +29,8 @@ _log = logging.getLogger("penstock")
 ALIGN = 4096
 # Memory of the host that the pool leaves free: 1 / SPARE_SHARE, but at least SPARE_MIN bytes.
 SPARE_SHARE, SPARE_MIN = 20, 2 << 30
-# If no thread has worked on an earlier snapshot for this many seconds, a new snapshot does not wait
-# any longer for its memory.
+# A new snapshot waits for the memory of an earlier snapshot. It ends this wait if no thread has
+# worked on the earlier snapshot for this many seconds.
 KEPT_S = 2.0
 
 
@@ -85,7 +85,7 @@ class SnapshotReport:
     Attributes:
         bytes: number of bytes copied to the pool.
         left_bytes: number of bytes that did not fit; async_save waits until they are written.
-        seconds: how long the copies took. Training stands still for this time.
+        seconds: how long the copies took. Training is stopped for this time.
         predicted_seconds: the stall that was predicted before, from the rates of earlier
             saves; None for the first save.
         pin_seconds: how long allocating and pinning the pool took. 0.0 if the pool existed.
@@ -113,7 +113,8 @@ class _Pool:
         self._memory = out[0]
         self.ptr = int(ffi.cast("uintptr_t", self._memory))
         self._pinned: Set[str] = set()
-        # The finalizer of a lease may run while this thread holds the lock.
+        # The lock is reentrant, because the finalizer of a lease takes it, and may run while this
+        # thread holds it.
         self._released = threading.Condition(threading.RLock())
         self._leases, self._retired = 0, False
 
@@ -163,7 +164,8 @@ class _Pool:
         return True
 
     def retire(self) -> None:
-        """Frees the memory as soon as no lease exists. The pool cannot be used again."""
+        """Frees the memory as soon as no object that lease() returned exists. The pool cannot be
+        used again."""
         with self._released:
             self._retired = True
             last = not self._leases
@@ -190,7 +192,7 @@ class Stager(AsyncStager):
     other. With that Stager, a state may be larger than the pool.
 
     Args:
-        pool_bytes: most bytes of the pool; None stands for free_host_bytes() at the first save.
+        pool_bytes: most bytes of the pool; None means free_host_bytes() at the first save.
         may_leave: whether tensors that do not fit into the pool stay where they are. The writer
             must then call `release` when they are written; StorageWriter does.
 
@@ -258,8 +260,9 @@ class Stager(AsyncStager):
         return seconds
 
     def _ready_pool(self, wanted: int, devices: Set[str], report: SnapshotReport) -> _Pool:
-        """Waits until the pool is free, and returns it. If it has less than `wanted` bytes,
-        replaces it by a larger one, as far as the limit allows."""
+        """Waits until no earlier snapshot uses the pool, and returns the pool. If it has less than
+        `wanted` bytes, replaces it by a larger one, of at most pool_bytes bytes or of the free host
+        memory."""
         started = time.monotonic()
         if self._pool is not None and self._pool.pid != os.getpid():
             self._pool = None  # The parent's pool is not in this child of fork.
@@ -308,8 +311,8 @@ class Stager(AsyncStager):
         return staged
 
     def release(self, error: Optional[BaseException]) -> None:
-        """Ends the wait for the tensors that are not in the pool. The writer calls this when this
-        rank's tensors are written, or cannot be written."""
+        """Ends the wait of synchronize_staging and await_written. The writer calls this method when
+        this rank's tensors are written, or cannot be written."""
         report = self.report
         if error is None and report is not None and report.left_bytes:
             seconds = time.monotonic() - self._left_since
@@ -332,7 +335,8 @@ class Stager(AsyncStager):
         """Waits until all tensors that are not in the pool are written, or the save has failed."""
         savers = self._new_threads()
         while not self._written.wait(0.1):
-            # If the save fails before it writes, nobody calls `release`.
+            # If the save fails before it writes, nobody calls release(). So this loop also ends
+            # when the saving threads have ended.
             if self._saver is not None:
                 savers = [self._saver]
             if savers and not any(thread.is_alive() for thread in savers):
@@ -402,7 +406,8 @@ def _view(lease: Any, at: int, like: torch.Tensor) -> torch.Tensor:
 
 
 class _Tensors:
-    """The tensors of a state, and the state with other tensors in their place.
+    """Finds the tensors of a state, and makes copies of the state with other tensors in their
+    place.
 
     Attributes:
         tensors: the tensors by id; the local shards of a distributed tensor count as tensors.
@@ -457,8 +462,9 @@ def tensor_bytes(state: Any) -> int:
 
 
 def _locals(value: torch.Tensor) -> List[torch.Tensor]:
-    """Returns this process's local tensors of a tensor: the shards of a distributed tensor, or else
-    the tensor itself. The same call always returns the same objects."""
+    """Returns the tensors of this process that `value` consists of: the local shards of a
+    distributed tensor, or else `value` itself. Every call returns the same objects, so callers can
+    compare ids."""
     if hasattr(value, "local_shards"):  # ShardedTensor
         return [shard.tensor for shard in value.local_shards()]
     if hasattr(value, "device_mesh"):  # DTensor
@@ -467,7 +473,7 @@ def _locals(value: torch.Tensor) -> List[torch.Tensor]:
 
 
 def _with_locals(value: torch.Tensor, parts: List[torch.Tensor]) -> Any:
-    """Returns a tensor of the same kind that consists of other tensors of this process."""
+    """Returns a copy of the tensor `value` whose local tensors are `parts`."""
     if hasattr(value, "local_shards"):
         twin = copy.copy(value)
         twin._local_shards = [type(shard)(tensor=part, metadata=shard.metadata)

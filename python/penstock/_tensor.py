@@ -49,7 +49,7 @@ def _capsule_references(address: int) -> int:
     return sys.getrefcount(_offered[address])
 
 
-# The reference count of a capsule that only _offered refers to.
+# The reference count of a capsule to which only _offered refers, measured with a new capsule.
 _offered[0] = _capsule_new(8, b"dltensor", None)
 _UNREFERENCED = _capsule_references(0)
 _offered.clear()
@@ -269,8 +269,9 @@ class Memory:
     def _torch_bytes(self) -> Any:
         """Returns a torch tensor of all bytes of the allocation.
 
-        The torch tensor refers to self.keep and not to this object. This object refers to the
-        torch tensor, and Python's garbage collector cannot find reference cycles through torch."""
+        The torch tensor refers to self.keep and not to this object. This object refers to the torch
+        tensor, so a reference back would make a cycle, and Python's garbage collector cannot free
+        cycles through torch."""
         import torch
         if self.device == "host":
             return torch.frombuffer(self.buffer(), dtype=torch.uint8)
@@ -299,7 +300,8 @@ class Memory:
         return typed
 
     def torch(self, dtype: str, shape: Tuple[int, ...], ptr: int) -> Any:
-        """Returns one torch tensor. torch_all takes less time for each of many tensors."""
+        """Returns one torch tensor of the memory at `ptr`. For many tensors, torch_all takes less
+        time for each."""
         if self._torch is None and self.device == "host" and self.length and ptr == self.base:
             import torch
             kind, size = _dtypes.torch_dtype(torch, dtype), max(8, _dtypes.BITS[dtype]) // 8
@@ -462,8 +464,8 @@ def _dlpack_place(value: Any) -> Place:
 
 
 def _is_jax(value: Any) -> bool:
-    """Returns whether the value is a jax array. jax arrays cannot be destinations, because they
-    are immutable and may share memory, but their DLPack capsules do not say so."""
+    """Returns whether the value is a jax array. jax arrays cannot be destinations, because they are
+    immutable and may share memory. Their DLPack capsules do not mark them as read-only."""
     kind = getattr(sys.modules.get("jax"), "Array", None)
     return kind is not None and isinstance(value, kind)
 

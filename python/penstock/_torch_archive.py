@@ -27,7 +27,7 @@ from ._lib import FormatError, NotFoundError
 from ._torch_pickle import _STORAGES
 
 _LOCAL_MAGIC, _END_MAGIC = b"PK\x03\x04", b"PK\x05\x06"
-# Length of a zip archive's end record, and the longest comment after it.
+# Length of a zip archive's end record, and of the longest comment after it, in bytes.
 _END_BYTES, _COMMENT_MAX = 22, 65535
 # Number of bytes of a local header to read. The rest of a longer header is padding.
 HEADER_MAX = 1024
@@ -65,7 +65,8 @@ def damaged(path: str, offset: int, text: str) -> NoReturn:
 # ---- the pickle ------------------------------------------------------------------------
 
 class _Inert:
-    """Stands for every class, function and object of a pickle, and does nothing."""
+    """Takes the place of every class, function and object of a pickle during a scan. All its
+    methods do nothing, so that the scan runs no code of the pickle."""
 
     def __new__(cls, *_args: Any, **_named: Any) -> "_Inert":
         return object.__new__(cls)
@@ -85,7 +86,7 @@ class _Inert:
     append = extend = add = __setstate__
 
 
-# torch has a class for the storages of each of these dtypes, too.
+# Names of torch's storage classes for quantized dtypes whose elements take one byte.
 _QUANTIZED = {f"{name}Storage": 1 for name in ("QInt8", "QUInt8", "QUInt4x2", "QUInt2x4")}
 
 
@@ -117,18 +118,20 @@ class _Scanner(pickle.Unpickler):
 
 
 def scan(pickled: bytes) -> Tuple[List[Reference], Set[str]]:
-    """Returns the storages with bytes that a pickle refers to, each once and in order of their
-    first occurrence, and the names of the classes and functions in it.
+    """Returns the non-empty storages that a pickle refers to, each once and in order of their first
+    occurrence, and the names of the classes and functions in the pickle.
 
     Raises Unsuited for a pickle that cannot be scanned."""
     if getattr(copyreg, "_extension_registry"):
-        # For a class with a registered code, an unpickler does not call find_class.
+        # For a class with a registered code, an unpickler does not call find_class. So the scan
+        # would use the class itself.
         raise Unsuited("the program has registered pickle extension codes")
     scanner = _Scanner(pickled)
     try:
         scanner.load()
     except Exception as error:  # pylint: disable=broad-except
-        # A damaged pickle can raise any exception. torch.load says what is wrong.
+        # A damaged pickle can raise any exception. The caller then uses torch.load, which reports
+        # the error.
         raise Unsuited(f"its pickle cannot be scanned: {error}") from error
     return list(scanner.found.values()), scanner.names
 
@@ -141,10 +144,10 @@ class Contents:
     Attributes:
         path: the file, which torch.load maps.
         name: its name in messages.
-        source: what the library reads the payloads from.
+        source: the path or URL from which the C library reads the storages' bytes.
         storages: the storages with bytes, in the order in which torch.load meets them.
         records: the record of each storage, by name.
-        identity: numbers by which `changed` recognises the file and its state.
+        identity: numbers that identify the file and its version; changed() compares them.
     """
 
     def __init__(self, path: str, name: str = "") -> None:
@@ -169,7 +172,7 @@ class Contents:
             os.close(self._fd)
 
     def close(self) -> None:
-        """Frees what the object holds."""
+        """Does nothing here. Subclasses free their resources."""
 
     def changed(self) -> bool:
         """Returns whether another file has this name, or the file has changed."""
@@ -227,14 +230,15 @@ class Contents:
         with contextlib.suppress(zipfile.BadZipFile, NotImplementedError, struct.error), \
                 zipfile.ZipFile(self.path) as archive:
             packed = [one for one in archive.infolist() if one.compress_type]
-            # The method of compression is also in the local header, two bytes at offset 8.
+            # The method of compression is also in the local header, two bytes at offset 8. If both
+            # agree, the archive is not damaged.
             if packed and all(self._read(one.header_offset + 8, 2) ==
                               one.compress_type.to_bytes(2, "little") for one in packed):
                 raise Unsuited("it has compressed records")
         damaged(self.name, directory, "the archive's directory is damaged")
 
     def _record(self, name: str) -> Record:
-        """Returns where a record is. Checks its local header."""
+        """Checks a record's local header. Returns the offset and the length of the record."""
         entry = self._entries[name]
         if entry.header + _zip.HEADER > self._size:
             damaged(self.name, entry.header, f"record {name} begins after the end of the file")
@@ -262,7 +266,8 @@ class Contents:
         return data
 
     def _read_pickle(self) -> bytes:
-        """Returns the record data.pkl. Checks the record byteorder."""
+        """Returns the bytes of the record data.pkl. Raises Unsuited if the file has another byte
+        order than this machine."""
         if "byteorder" in self._entries:
             order = self._read_record("byteorder")
             if order != sys.byteorder.encode():

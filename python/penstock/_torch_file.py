@@ -35,8 +35,9 @@ _log = logging.getLogger("penstock")
 # Kinds of torch devices whose memory the library moves. torch copies the memory of other devices.
 _DIRECT = ("cpu", "cuda")
 
-# Parts of the messages of torch.load's errors that occur only because load passes mmap=True and a
-# function as map_location; with the reason to give for each.
+# Maps parts of torch.load's error messages to the reason to report. torch.load raises these errors
+# only because load passes mmap=True, and a function as map_location. load then calls it without
+# them.
 _NOT_HERE = {
     "unable to mmap": "it cannot be mapped into memory",
     "Callable map_location not supported": "torch.load rebuilds its tensors on a device itself",
@@ -102,8 +103,8 @@ class _Storages:
         return storage_identity(obj, key, torch.serialization.location_tag(storage))
 
     def _check_dtype(self, storage: Any, dtype: Any) -> None:
-        """Raises RuntimeError, like torch.save, if the memory is already saved as another dtype. A
-        file cannot state this."""
+        """Raises RuntimeError, like torch.save, if the same memory was added with another dtype
+        before, because a file can state only one dtype for a storage."""
         at = 0 if storage.device.type == "meta" else storage.data_ptr()
         if at and self._dtypes.setdefault(at, dtype) != dtype:
             raise RuntimeError("Cannot save multiple tensors or storages that view the same data "
@@ -116,7 +117,7 @@ def _pickler_of(module: Any) -> Any:
     `storages`."""
 
     class Pickler(module.Pickler):
-        """Pickles all objects but storages."""
+        """Pickles all objects. In place of a storage, it writes the storage's persistent id."""
 
         storages: _Storages
 
@@ -141,8 +142,9 @@ def bytes_of(storage: Any) -> Any:
 
 
 def _archive(pickled: bytes, storages: List[Any]) -> _zip.Archive:
-    """Returns the layout of the file. The bytes of short storages in host memory are copied into
-    the pieces of text between the payloads."""
+    """Returns the layout of the file. Long storages, and storages on GPUs, become payloads, which
+    move separately. The bytes of short storages in host memory are copied into the headers and
+    other bytes between the payloads."""
     archive = _zip.Archive()
     archive.add("data.pkl", pickled)
     archive.add("byteorder", sys.byteorder.encode())
@@ -157,8 +159,8 @@ def _archive(pickled: bytes, storages: List[Any]) -> _zip.Archive:
 
 
 def _items(archive: _zip.Archive, storages: List[Any]) -> List[Item]:
-    """Returns the items to write. Each has a payload and the text before it; the last one has only
-    text."""
+    """Returns the items to write. Each item consists of a payload and the archive's bytes before
+    it. The last item has only the bytes after the last payload, with the archive's directory."""
     items: List[Item] = []
     for at, piece in archive.pieces:
         if isinstance(piece, bytes):
@@ -179,8 +181,8 @@ def save(obj: Any, filename: PathLike, *, durable: bool = True, pickle_module: A
          path: Optional[str] = None) -> Report:
     """Saves an object as torch.save does, and writes its tensors straight from their memory.
 
-    torch.load reads the file. The file gets its name only when it is complete: if the call fails,
-    an older file of this name is unchanged.
+    torch.load reads the file. The file appears under its name only when it is complete: if the call
+    fails, an older file of this name is unchanged.
 
     Args:
         obj: any object that torch.save accepts, such as a state dict. Tensors that share memory
@@ -247,20 +249,22 @@ class _Loader:
                  report: FileReport, meter: Meter) -> None:
         self.contents, self.map_location, self.how = contents, map_location, how
         self.report, self.meter = report, meter
-        # Whether map_location is a function. Such a function gets storages with their bytes.
+        # Whether map_location is a function. Such a function must get each storage with its bytes,
+        # so restore() reads them before it calls the function.
         self.asks = not (map_location is None or
                          isinstance(map_location, (str, bytes, torch.device, dict)))
         self._devices: Dict[str, Any] = {}
-        # The storage of each payload by its offset in the file, once it is read.
+        # Maps the offset of a payload in the file to the storage into which it was read.
         self._ready: Dict[int, Any] = {}
-        # Name and record of each payload, by its offset in the file.
+        # Maps the offset of a payload in the file to its name and its record.
         self._payloads = {record.offset: (name, record) for name, record in
                           contents.records.items()}
         # Address of the file's first byte in the mapping from which torch.load makes storages.
         self._base: Optional[int] = None
 
     def _location(self, location: str) -> str:
-        """Returns the location that map_location names for tensors of a location."""
+        """Returns the location to which map_location sends a storage that was saved at
+        `location`."""
         if self.map_location is None:
             return location
         if isinstance(self.map_location, dict):
@@ -304,6 +308,7 @@ class _Loader:
                  for name, record, place in wanted]
         _check_stop(self.how["stop"], self.contents.name)
         # torch may have freed this memory while kernels that use it were still queued on a stream.
+        # So this function waits for the GPUs.
         synchronize_all(item.segments[0].device for item in items)
         self.report._add(read_part(self.contents.source, items, checksums=False,
                                    tell=_teller(self.meter), **self.how))
@@ -386,7 +391,7 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
         progress: a function that is called with (delivered bytes, total bytes), at most ten times
             a second; or True for a bar of tqdm.
         stop: a threading.Event. Setting it ends the load with errno ECANCELED.
-        report: a FileReport, which the call fills. It tells whether torch.load had to read the
+        report: a FileReport, which the call fills. It says whether torch.load had to read the
             tensors itself, and why. The logger "penstock" gets the same sentence at level DEBUG.
         path: name of the only I/O path to use, for tests.
 
@@ -421,7 +426,7 @@ def load(filename: PathLike, map_location: Any = None, *, weights_only: bool = T
 
 
 def _shown(name: str) -> str:
-    """Returns the name of a file for messages: that of an object has no options."""
+    """Returns a file's name for messages. For the URL of an object, leaves out its options."""
     return name.partition("?")[0] if is_object(name) else name
 
 

@@ -2,9 +2,10 @@
 """ObjectContents: where the bytes of each storage are in an object of an S3 store that torch.save
 or penstock.torch.save wrote.
 
-torch.load can only map files. So this module makes a file in memory that has the object's length
-and the same bytes around the payloads. In place of the payloads it has holes, which take no memory.
-The library then reads the payloads from the object straight into their memory."""
+torch.load can only map files. So this module makes a file in memory (memfd) with the object's
+length. It copies the bytes around the payloads (the storages' bytes) from the object to this file.
+In place of the payloads, the file has holes, which take no memory. The C library then reads the
+payloads from the object straight into the tensors' memory."""
 
 from __future__ import annotations
 
@@ -19,22 +20,22 @@ from ._part import Segment
 from ._torch_archive import HEADER_MAX, Contents
 from ._transfer import READING, Storage, bytes_place, segments_of
 
-# Most segments of one read.
+# Maximum number of segments of one read.
 SEGMENTS_MAX = 4096
-# Bytes that are read from the end first. Most directories are shorter, and so is the longest
-# comment of an archive.
+# Number of bytes to read first, from the end of the object. Most directories of archives are
+# shorter, and so is the longest comment of an archive.
 TAIL_BYTES = 128 << 10
-# Most bytes around the payloads. The longest of them is the pickle.
+# Maximum number of bytes around the payloads. Most of these bytes are the pickle.
 AROUND_MAX = 4 << 30
 
 
 def is_object(name: str) -> bool:
-    """Returns whether a name is that of an object."""
+    """Returns whether a name is the URL of an object, not the path of a file."""
     return name.startswith("s3://")
 
 
 class ObjectContents(Contents):
-    """The storages of an object. `close` frees the file in memory.
+    """Contents of an object that torch.save wrote. close() frees the file in memory.
 
     `path` is the file in memory, `source` the object's URL and `name` its URL without options."""
 
@@ -95,8 +96,8 @@ def _fill(storage: Storage, memory: int, length: int) -> None:
 
 
 def _around(entries: List[_zip.Entry], directory: int) -> Iterator[Tuple[int, int]]:
-    """Yields the ranges around the long payloads: those of the records' headers, and of all other
-    records."""
+    """Yields the byte ranges of an archive that do not belong to long payloads: the records'
+    headers, and all other records."""
     starts = sorted(entry.header for entry in entries if 0 <= entry.header < directory)
     after = dict(zip(starts, starts[1:] + [directory]))
     for entry in sorted(entries, key=lambda entry: entry.header):
@@ -108,7 +109,8 @@ def _around(entries: List[_zip.Entry], directory: int) -> Iterator[Tuple[int, in
 
 
 def _joined(ranges: Iterator[Tuple[int, int]]) -> Iterator[Tuple[int, int]]:
-    """Joins ranges between which are few bytes: one request is faster than two."""
+    """Joins ranges that have only few bytes between them, because one request is faster than
+    two."""
     start, end = 0, 0
     for first, last in ranges:
         if first - end > _zip.LONG:

@@ -42,7 +42,7 @@ def storage_identity(storage: Any, key: str, location: str,
                      nbytes: Optional[int] = None) -> Tuple[Any, ...]:
     """Returns the persistent id of a typed or untyped storage.
 
-    `nbytes` is the length that the id states; None stands for the storage's own length."""
+    `nbytes` is the length that the id states; None means the storage's own length."""
     kind: Any = torch.UntypedStorage
     if isinstance(storage, torch.storage.TypedStorage):
         kind = getattr(torch, storage._pickle_storage_type())
@@ -89,7 +89,8 @@ class _Storage(NamedTuple):
 
 def _describe(storage: _Storage, offset: int, shape: Sequence[int], stride: Sequence[int],
               _grad: bool, _hooks: Any, *more: Any) -> Description:
-    """Replaces torch._utils._rebuild_tensor_v2 and _v3; v3 has the dtype as one more argument."""
+    """_Unpickler calls this in place of torch._utils._rebuild_tensor_v2 and _v3. It returns a
+    Description instead of a tensor. The arguments of _v3 also contain the dtype."""
     dtype = next((value for value in more if isinstance(value, torch.dtype)), storage.dtype)
     if dtype is None:
         raise pickle.UnpicklingError("the storage has no dtype")
@@ -138,8 +139,8 @@ def describe_tensor(pickled: bytes) -> Optional[Description]:
     try:
         found = _Unpickler(io.BytesIO(pickled)).load()
     except Exception:  # pylint: disable=broad-except
-        # A damaged pickle can raise any exception. torch.load, which the caller uses then, says
-        # what is wrong.
+        # A damaged pickle can raise any exception. The caller then uses torch.load, which reports
+        # the error.
         return None
     return found if isinstance(found, Description) else None
 

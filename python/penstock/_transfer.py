@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves bytes between one storage of the C library and the memory of tensors.
 
-The objects of _objects.py are such storages. A signal handler, such as that of Ctrl-C, can end a
-transfer. This module knows nothing about formats or object stores."""
+A storage is a file or an object of an S3 store; _objects.py uses this module for objects. A signal
+handler, such as that of Ctrl-C, can end a transfer. This module does not depend on file formats or
+object stores."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from ._model import CLASSES, EFFORTS
 from ._part import Segment, region_segments
 from ._tensor import Place
 
-# How long a wait for the library lasts before Python runs its signal handlers.
+# Longest wait inside the C library, in nanoseconds. Between two waits, Python runs its signal
+# handlers.
 WAIT_NS = 100_000_000
-# A tensor with more pieces is not moved in place, because each piece is a request to the store.
+# Maximum number of contiguous pieces of a tensor to move. Each piece is a request to the store, so
+# segments_of refuses a tensor with more pieces.
 PIECES_MAX = 64
 WRITE, CREATE, REPLACE = 1, 2, 4  # PENSTOCK_O_*
 READING, WRITING, EXACT = 0, 1, 2  # PENSTOCK_READ, PENSTOCK_WRITE, PENSTOCK_R_EXACT
@@ -33,7 +36,7 @@ class TransferReport:
         bytes: number of bytes moved.
         seconds: how long that took.
         path: the path that carried most bytes, such as "rdma" or "object".
-        engine: what made the system calls.
+        engine: the method of making system calls.
         cpu_copies: how often the CPU copied each byte, on average.
         retries: number of chunks that had to be moved again.
         paths: the bytes that each path moved.
@@ -71,9 +74,9 @@ class Storage:
     Args:
         url: what penstock_open accepts.
         name: the name for messages.
-        length: None opens the storage for reading. Otherwise it is written anew; 0 stands for an
-            unknown length.
-        new: whether the storage must not exist, neither now nor at the commit. Otherwise EEXIST.
+        length: None opens the storage for reading. A number opens it for writing new contents of
+            this length; 0 means an unknown length.
+        new: True raises an error with errno EEXIST if the storage exists now or at the commit.
     """
 
     def __init__(self, url: str, name: str, length: Optional[int] = None, *,
@@ -118,11 +121,14 @@ class Storage:
                 raised.append(error)
             ended.set()
 
-        # Python's signal handlers run on its main thread, and only between calls of the library.
+        # Python's signal handlers run only on the main thread, and not during a call of the
+        # library. So on the main thread, this method lets another thread make the call, and waits
+        # for it.
         if threading.current_thread() is not threading.main_thread():
             run()
         else:
-            # Thread.join of older Pythons takes a thread for ended when a handler raises.
+            # Waits for an event instead of Thread.join: in older versions of Python, join regards
+            # the thread as ended if a signal handler raises an exception.
             threading.Thread(target=run, name="penstock-commit").start()
             try:
                 ended.wait()
@@ -185,7 +191,8 @@ class Storage:
 
 def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
     """Returns the segments that move a whole tensor, whose bytes follow each other in the storage
-    from `off` on. Raises ValueError if there is no simple way to move it.
+    from `off` on. Raises ValueError if the tensor is read-only, or consists of more than PIECES_MAX
+    pieces in memory.
 
     Segments have only addresses. The Place keeps the memory, so the caller must keep the Place
     until the transfer has ended."""

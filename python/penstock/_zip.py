@@ -20,8 +20,8 @@ import sys
 import zlib
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-# A payload of at least LONG bytes begins at a multiple of PAGE in the file, any other payload at
-# a multiple of 64, as in the archives of torch.save.
+# A payload of at least LONG bytes begins at a multiple of PAGE bytes in the file. Any other payload
+# begins at a multiple of CACHE_LINE bytes, as in the archives of torch.save.
 LONG, PAGE, CACHE_LINE = 64 << 10, 4096, 64
 
 _LOCAL = struct.Struct("<IHHHHHIIIHH")
@@ -68,7 +68,8 @@ class Archive:
         self._text += data
 
     def add_payload(self, name: str, nbytes: int, key: Any) -> int:
-        """Adds a record for a payload, and returns the payload's offset in the file."""
+        """Adds a record for a payload, whose bytes the caller writes. Returns the payload's offset
+        in the file."""
         self._header(name, 0, nbytes, PAGE if nbytes >= LONG else CACHE_LINE)
         self._flush()
         at = self.end

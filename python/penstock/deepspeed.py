@@ -10,7 +10,7 @@
     engine.load_checkpoint("/ckpt")
 
 The files have DeepSpeed's names, and plain torch.load reads them. So a training can also continue
-without this package. Each file gets its name when all its bytes are on the drive. The file
+without this package. Each file appears under its name when all its bytes are on the drive. The file
 `latest` names the newest checkpoint. By default, DeepSpeed writes `latest` on rank 0 as soon as
 this rank has saved its own files. With this engine, DeepSpeed writes it after all ranks have saved
 their files."""
@@ -52,7 +52,7 @@ class CheckpointEngine(checkpoint_engine.CheckpointEngine):
         self._ranks = Ranks(patience=patience)
 
     def create(self, info: Any) -> None:
-        """Begins a checkpoint. Does nothing."""
+        """Does nothing. DeepSpeed calls it at the start of a checkpoint."""
 
     def makedirs(self, path: Any, exist_ok: bool = False) -> None:
         """Makes a folder and the folders above it."""
@@ -82,7 +82,8 @@ class CheckpointEngine(checkpoint_engine.CheckpointEngine):
                                 effort=self.effort)
 
     def commit(self, info: Any) -> bool:
-        """Waits until all ranks have saved their files. Raises RankError if one could not."""
+        """Waits until all ranks have saved their files. Raises RankError if a rank could not save
+        its files."""
         self._ranks.exchange(lambda: None, lambda values: values)
         return True
 

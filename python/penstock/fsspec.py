@@ -5,7 +5,8 @@
         header = f.read(8)
 
 Programs that use fsspec, such as pandas, datasets and torch's FsspecWriter, find it through the
-package's entry point. `register` also puts it in the place of another one, such as "s3"."""
+package's entry point. `register` makes it also the file system of another protocol, such as
+"s3"."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from ._lib import NotFoundError, PenstockError
 from ._objects import ObjectClient, ObjectInfo
 from ._transfer import READING, WRITING, Storage, bytes_place, segments_of
 
-# Number of deletions at the same time.
+# Maximum number of deletions that run at the same time.
 DELETES = 16
 
 
@@ -51,8 +52,8 @@ class PenstockFileSystem(AbstractFileSystem):
     # ---- questions ----
 
     def info(self, path: str, **_: Any) -> Dict[str, Any]:
-        """Returns the description of an object, or of a folder: a bucket, or a name to which keys
-        with a further slash exist."""
+        """Returns the description of an object or of a folder. A folder is a bucket, or a name that
+        is followed by a slash in some keys."""
         path = self._strip_protocol(path)
         if "/" in path:
             try:
@@ -78,7 +79,7 @@ class PenstockFileSystem(AbstractFileSystem):
 
     def find(self, path: str, maxdepth: Optional[int] = None, withdirs: bool = False,
              detail: bool = False, **kwargs: Any) -> Any:
-        """Lists all objects below a folder, by one request for each 1,000."""
+        """Lists all objects below a folder, by one request for each 1,000 objects."""
         path = self._strip_protocol(path)
         if maxdepth is not None or withdirs or "/" not in path + "/" or not path:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
@@ -213,13 +214,13 @@ class PenstockFile(AbstractBufferedFile):
         return True
 
     def commit(self) -> None:
-        """Makes the object visible."""
+        """Makes the written object visible in the store under its name."""
         with _exists_error(self.path):
             self._opened(0).commit()
         self._end()
 
     def discard(self) -> None:
-        """Drops what was written."""
+        """Discards the bytes that the program has written to the object."""
         self._end()
 
     def _end(self) -> None:
@@ -228,7 +229,8 @@ class PenstockFile(AbstractBufferedFile):
             self._storage = None
 
     def close(self) -> None:
-        """Closes the object. If the program has written to it, it becomes visible."""
+        """Closes the object. If the program has written to the object, the object becomes
+        visible."""
         try:
             super().close()
         finally:
@@ -254,7 +256,7 @@ def _is_new(mode: str) -> bool:
 
 @contextlib.contextmanager
 def _exists_error(path: str) -> Iterator[None]:
-    """Raises the library's EEXIST as FileExistsError."""
+    """Raises FileExistsError if its block raises a PenstockError with errno EEXIST."""
     try:
         yield
     except PenstockError as error:

@@ -41,8 +41,8 @@ __all__ = ["Checkpointer", "DeadlineError", "FileReport", "HuggingFaceStorageRea
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the classes for safetensors at their first use, because some torch has no base
-    classes for them."""
+    """Imports the classes for safetensors at their first use, because some versions of torch have
+    no base classes for them."""
     if name in ("HuggingFaceStorageReader", "HuggingFaceStorageWriter"):
         from . import _dcp_safetensors
         return getattr(_dcp_safetensors, name)

@@ -33,7 +33,8 @@ def _ranks() -> Any:
 
 
 def chosen_files(loader: Any, source: Any) -> Any:
-    """Returns (folder, files, whether the files are safetensors) for an engine's Source.
+    """Returns (folder, files, whether the files are safetensors) for a Source, the engine's object
+    that describes where the weights are.
 
     The method _prepare_weights of the engine's default loader chooses the files. Its parameters
     differ between versions of the engine, so this function reads them from its signature."""
@@ -85,9 +86,9 @@ def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stand_in(source: Any, elsewhere: Optional[str]) -> Iterator[Any]:
-    """Yields a Source in which vLLM looks for files. `elsewhere` is the option `weights`, the place
-    of the weights if they are not in `source`. The Source is then a temporary folder with an empty
-    safetensors file, which is not read."""
+    """Yields the Source in which vLLM searches for files. Without the option `weights`
+    (`elsewhere`), it is `source`. With this option, the weights are outside of `source`. So vLLM
+    gets a temporary folder with an empty safetensors file, which nobody reads."""
     if elsewhere is None:
         yield source
         return

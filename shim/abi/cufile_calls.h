@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declares the functions of the cuFile ABI that the drop-in exports, with the types of
- * cufile_abi.h. The files that define the functions include this header, and so do the tests. No
- * file may include both this header and NVIDIA's. A handle, a batch and a stream have the type
- * void *.
+ * Declares the functions of the cuFile ABI that the drop-in (Penstock's libcufile) exports, with
+ * the types of cufile_abi.h. The files that define the functions include this header, and so do the
+ * tests. No file may include both this header and NVIDIA's. A handle, a batch and a stream have the
+ * type void *.
  */
 #ifndef CUFILE_CALLS_H
 #define CUFILE_CALLS_H

@@ -183,7 +183,8 @@ typedef struct cufileRDMAInfo {
 #define CU_FILE_RDMA_REGISTER 1
 #define CU_FILE_RDMA_RELAXED_ORDERING 2
 
-/* Calls of a file system in user space. Penstock's library refuses such handles. */
+/* Functions that a file system in user space provides. Penstock's library refuses file handles with
+ * such functions. */
 typedef struct CUfileFSOps {
 	const char *(*fs_type)(void *handle);
 	int (*getRDMADeviceList)(void *handle, sockaddr_t **addresses);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs the check: reads the facts, inspects every gate in the order of the tables, and derives the
- * verdict. Called by the command `penstock check`. It must never let the failure of one gate
- * suppress the line of another gate.
+ * Runs the check: reads the facts, inspects every gate (a condition of a direct path) in the order
+ * of the tables, and derives the verdict. Called by the command `penstock check`. A failure in one
+ * gate must never suppress the line of another gate.
  */
 #include "check.h"
 

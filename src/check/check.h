@@ -10,13 +10,13 @@
 #include "result.h"
 
 /*
- * Checks every gate and stores the result in *out; the caller frees it with pst_check_free().
- * If the target is a path on the running machine, also creates a scratch file next to the path,
- * and removes it (see scratch_create in probe.c). Blocks for seconds. Returns 0, or -errno with a
- * sentence in `why`:
+ * Checks every gate (a condition of a direct path) and stores the result in *out; the caller frees
+ * it with pst_check_free(). If the target is a path on the running machine, also creates a scratch
+ * file next to the path, and removes it (see scratch_create in probe.c). Blocks for seconds.
+ * Returns 0, or -errno with a sentence in `why`:
  * -ENOENT  the path does not exist
  * -ENODEV  the device does not exist
- * -EINVAL  `root` does not hold a capture
+ * -EINVAL  the folder `root` has no copies of another machine's /sys and /proc files
  */
 int pst_check_run(const struct pst_check_opts *opts, struct pst_check **out, char *why,
 		  size_t why_len);

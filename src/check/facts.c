@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the facts that several gates use: the topology, the kernel, its command line and the
- * driver. The root folder can be a capture, that is, a copy of the /sys and /proc files of
- * another machine. Called by check.c. A missing fact must never fail the whole check. The check
- * fails only if the root folder has no facts of a machine at all.
+ * Reads the facts that several gates (conditions of a direct path) use: the topology, the kernel,
+ * its command line and the driver. The root folder can be a capture, that is, a copy of the /sys
+ * and /proc files of another machine. Called by check.c. A missing fact must never fail the whole
+ * check. The check fails only if the root folder has no facts of a machine at all.
  */
 #include "facts.h"
 

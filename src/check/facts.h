@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The facts that several gates use, each read only once: the topology, the kernel, the driver, and
- * the devices, drives and NICs to check. Included by the files of this folder only.
+ * The facts that several gates (conditions of a direct path) use, each read only once: the
+ * topology, the kernel, the driver, and the devices, drives and NICs to check. Included by the
+ * files of this folder only.
  */
 #ifndef PST_CHECK_FACTS_H
 #define PST_CHECK_FACTS_H
@@ -56,7 +57,7 @@ struct pst_check_facts {
 	int device_error;
 	char device_text[PENSTOCK_TEXT_MAX];
 
-	/* Facts about the target. */
+	/* Facts about the target, the path or URL to check. */
 	bool is_url, has_file, is_block;
 	struct pst_blockstack stack;
 	char point[256]; /* mount point */
@@ -67,7 +68,7 @@ struct pst_check_facts {
 
 	struct pst_check_store store; /* of a URL */
 
-	struct pst_check *check; /* the result, including the measurements of the probe */
+	struct pst_check *check; /* the result, with measurements of the test transfer */
 	char probe_error[PENSTOCK_TEXT_MAX];
 };
 

@@ -15,7 +15,7 @@ struct pst_check_gate {
 	enum pst_check_layer layer;
 	enum pst_check_need need;
 	/* Sets the state and the texts of `line`. Leaves `line` unchanged if the gate does not
-	 * apply to this route. */
+	 * apply to this storage and device. */
 	void (*inspect)(const struct pst_check_facts *f, struct pst_check_line *line);
 	const char *why;  /* the reason why the gate matters */
 	const char *todo; /* action to recommend if the gate is not open */

@@ -2,8 +2,8 @@
 /*
  * Implements the gates that check the device, its driver and the kernel: the device exists, a
  * drive's DMA can reach the device's memory, and the kernel supports such DMA. The facts come from
- * /proc/driver, /sys and the kernel's configuration. The gates must never load a module or access a
- * card.
+ * /proc/driver, /sys and the kernel's configuration. The functions of the gates must never load a
+ * module or access a card.
  */
 #include "gates_device.h"
 
@@ -15,7 +15,8 @@
 #include "pick.h"
 
 #define STATIC_BAR1 "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"
-/* Published device memory smaller than this number of bytes is too small for the probe. */
+/* Published device memory smaller than this number of bytes is too small for the test transfer of
+ * `penstock check`. */
 #define P2PMEM_LEAST (1 << 20)
 
 static bool all_of_maker(const struct pst_check_facts *f, const char *maker)

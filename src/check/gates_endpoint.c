@@ -15,7 +15,8 @@ void pst_check_try_endpoint(struct pst_check_facts *f)
 	pst_check_store_try(f->opts->target, &f->store);
 }
 
-/* Reports a gate of a captured machine. Returns whether it is one. */
+/* If the facts come from a capture (copies of another machine's files), sets the line to "unknown",
+ * because no connection is possible. Returns whether they do. */
 static bool is_captured(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	if (f->captured)

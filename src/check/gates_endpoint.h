@@ -8,7 +8,7 @@
 extern const struct pst_check_gate pst_check_endpoint_gates[];
 
 /* Makes test requests to the object store and stores the outcome in f->store. Must not be called if
- * the facts come from a capture instead of the running machine. */
+ * the facts come from a capture (copied files of another machine). */
 void pst_check_try_endpoint(struct pst_check_facts *f);
 
 #endif

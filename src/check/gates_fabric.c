@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check the network: RDMA devices and their links, RoCE addresses,
- * packet size, error counters of the NICs, and NVMe over fabrics. The gates must never print an
- * address or a name that a capture omits. The only exception is the identity of an NVMe target,
- * which may be printed on the running machine.
+ * Implements the gates that check the network: RDMA devices and their links, RoCE addresses, packet
+ * size, error counters of the NICs, and NVMe over fabrics. A capture (copies of a machine's /sys
+ * and /proc files) omits private addresses and names, so the gates must never print them. The only
+ * exception is the identity of an NVMe target, which may be printed on the running machine.
  */
 #include "gates_fabric.h"
 

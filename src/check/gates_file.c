@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check one file: its file system and mount, the block stack below,
- * the stack's support for peer memory, alignment, stripes, and the result of the probe. A
- * network or parallel file system gets a line that tells what it can do. The name of a file
- * system alone must never open the gate of the file system.
+ * Implements the gates that check one file: its file system and mount, the block stack below, the
+ * stack's support for peer memory, alignment, stripes, and the result of the probe (the test
+ * transfer of `penstock check`). A network or parallel file system gets a line that tells what it
+ * can do. The name of a file system alone must never open the gate of the file system.
  */
 #include "gates_file.h"
 
@@ -16,8 +16,8 @@
 
 /* ---- file systems ---------------------------------------------------------------- */
 
-/* The known file systems. NO means that the CPU copies the bytes. UNKNOWN means that only a
- * measurement can tell whether the CPU copies the bytes. */
+/* The known file systems. The state NO means that the CPU copies the bytes. The state UNKNOWN means
+ * that only a measurement can tell whether the CPU copies the bytes. */
 static const struct {
 	enum pst_check_state state;
 	const char *can, *todo; /* `todo` is the action to take; "" if no action helps */
@@ -194,7 +194,7 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 	    (!f->stack.layer_count && f->stack.mount.fs != PST_FS_EXT4 &&
 	     f->stack.mount.fs != PST_FS_XFS && f->stack.mount.fs != PST_FS_RAW_BLOCK))
 		return;
-	/* Judge only the block layers here, because separate lines report the file system. */
+	/* This gate judges only the block layers, because separate lines report the file system. */
 	layers = f->stack;
 	layers.mount = (struct pst_mount){.fs = PST_FS_RAW_BLOCK};
 	layers.swiotlb = NULL;
@@ -211,10 +211,10 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 		pst_line_no(line, "%s", why);
 }
 
-/* Returns whether the layer passes peer memory on to the layer below it. In kernels up to 6.16
- * the queues of stacked devices do not declare support for peer memory (block/blk-settings.c).
- * For later kernels only the probe can tell whether they support it. Queues of virtio and SCSI
- * never support it. */
+/* Returns whether requests with peer memory (memory of another PCI Express device) can pass the
+ * layer. In kernels up to 6.16 the queues of stacked devices do not declare support for peer memory
+ * (block/blk-settings.c). For later kernels only a test transfer can show whether they support it.
+ * Queues of virtio and SCSI never support it. */
 static enum pst_check_state layer_passes_peer(const struct pst_check_facts *f,
 					      const struct pst_layer *layer)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declares the gates that check one file: its file system, mount, block stack and the result of
- * the probe. */
+/* Declares the gates that check one file: its file system, mount, block stack and the result of the
+ * test transfer. */
 #ifndef PST_CHECK_GATES_FILE_H
 #define PST_CHECK_GATES_FILE_H
 

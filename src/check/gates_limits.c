@@ -18,7 +18,8 @@
 
 #include "line.h"
 
-/* Largest number of bytes that the rings of a GPU use with the library's default settings. */
+/* Largest number of bytes of pinned host memory that the library's buffers (rings) for a GPU use
+ * with the library's default settings. */
 #define RING_BYTES (256ULL << 20)
 #define CAP_IPC_LOCK_BIT 14
 #define CAP_SYS_ADMIN_BIT 21
@@ -217,7 +218,8 @@ static void inspect_uring(const struct pst_check_facts *f, struct pst_check_line
 
 	if (!f->has_file && !f->is_url)
 		return;
-	/* The facts of a captured machine say nothing about the library on that machine. */
+	/* PENSTOCK_HAS_URING describes this build, but says nothing about the library on a captured
+	 * machine. */
 	if (!f->captured && !PENSTOCK_HAS_URING) {
 		pst_line_no(line, "this Penstock was built without liburing");
 		pst_line_todo(line, "install liburing-dev and build Penstock again");

@@ -94,7 +94,8 @@ static struct pci_route route_between(const struct pst_check_facts *f,
 	return r;
 }
 
-/* Returns whether route `a` is better than route `b` of the same device. */
+/* Returns whether route `a` is better than route `b`: its `open` is larger or, if that is equal,
+ * its drive is nearer. */
 static bool route_is_better(const struct pci_route *a, const struct pci_route *b)
 {
 	return a->open != b->open ? a->open > b->open : a->near < b->near;
@@ -179,7 +180,7 @@ static void inspect_route(const struct pst_check_facts *f, struct pst_check_line
 	unsigned i;
 	bool far;
 
-	/* If the file is on no drive, this gate has no line. The lines of the file layer then
+	/* If the file is on no drive, this gate prints no line. The lines of the file layer then
 	 * report that there is no drive. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;
@@ -327,8 +328,9 @@ static void inspect_acs(const struct pst_check_facts *f, struct pst_check_line *
 
 /* ---- links --------------------------------------------------------------------- */
 
-/* Returns whether the link of the subject is slower or narrower than both of its ends permit.
- * Sets *narrow if the link has fewer lanes than both ends permit. Adds details for a slow link. */
+/* Returns whether the link of a device, drive or NIC is slower or narrower than both of its ends
+ * permit. Sets *narrow if the link has fewer lanes than both ends permit. Adds details for a slow
+ * link. */
 static bool link_is_slow(const struct pst_check_subject *subject, struct pst_check_line *line,
 			 bool *narrow)
 {
@@ -445,9 +447,9 @@ static void inspect_multipath(const struct pst_check_facts *f, struct pst_check_
 		pst_line_ok(line, "off for these drives");
 		return;
 	}
-	/* The queue of the multipath device does not declare support for peer memory. Some
-	 * kernels after 6.16 do declare it; for these kernels only the probe can tell whether
-	 * peer memory works. */
+	/* The queue of the multipath device does not declare support for peer memory. Some kernels
+	 * after 6.16 do declare it; for these kernels only a test transfer can show whether peer
+	 * memory works. */
 	if (f->kernel >= 6017)
 		pst_line_unknown(line,
 				 "%u of %u drives use it; recent kernels may pass peer memory "

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills the line of a gate: its state, its finding, the action to take and the shell commands.
- * Called by the gates. The texts can contain names that a device or a server chose, so control
- * characters must never pass through unchanged.
+ * Fills the output line of a gate (a condition of the direct path): its state, its finding, the
+ * action to take and the shell commands. Called by the gates. The texts can contain names that a
+ * device or a server chose, so control characters must never pass through unchanged.
  */
 #include "line.h"
 

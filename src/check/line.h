@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills the line of a gate: its state, its finding, the action to take and the shell
- * commands. Called by the gates. Control characters in the texts become '?'.
+ * Fills the output line of a gate (a condition of the direct path): its state, its finding, the
+ * action to take and the shell commands. Called by the gates. Control characters in the texts
+ * become '?'.
  */
 #ifndef PST_CHECK_LINE_H
 #define PST_CHECK_LINE_H
 
 #include "result.h"
 
-/* pst_line_ok, pst_line_no and pst_line_unknown set the state of the line and the text of the
- * finding. */
+/* pst_line_ok, pst_line_no and pst_line_unknown set the state of a gate's line (open, not open,
+ * unknown) and the text of its finding. */
 void pst_line_ok(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_no(struct pst_check_line *line, const char *fmt, ...)

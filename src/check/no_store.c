@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The test of an object store in a build without libssl: it reports what is missing. */
+/* Replaces store.c in a build without libssl: reports which packages and build options are
+ * missing. */
 #include "store.h"
 
 #include <errno.h>

@@ -2,9 +2,10 @@
 /*
  * Reads a NIC's counters of priority flow control (PFC), that is, of pause frames and discarded
  * packets, and sums them over all priorities. /sys does not have these counters. On the running
- * machine the code queries the NIC's driver as ethtool(8) does; any user may make this query.
- * If the facts come from a capture, it reads the stored output of ethtool -S. Called by
- * gates_fabric.c. It must never treat missing counters as counters that are zero.
+ * machine the code queries the NIC's driver as ethtool(8) does; any user may make this query. If
+ * the facts come from a capture (copied files of another machine), it reads the stored output of
+ * ethtool -S. Called by gates_fabric.c. It must never treat missing counters as counters that are
+ * zero.
  */
 #include "pfc.h"
 

@@ -108,8 +108,9 @@ static void device_try(struct pst_check_facts *f, const char *name, bool one)
 
 /* ---- by name ------------------------------------------------------------------------ */
 
-/* Picks a device such as "cuda:2". If the facts come from a capture, CUDA cannot tell the
- * number of a GPU, so the number counts the NVIDIA GPUs in the order of their PCI addresses. */
+/* Picks a device such as "cuda:2". If the facts come from a capture (copied files of another
+ * machine), CUDA cannot report the number of a GPU, so the number counts the NVIDIA GPUs in the
+ * order of their PCI addresses. */
 static int pick_cuda(struct pst_check_facts *f, const char *name, char *why, size_t why_len)
 {
 	unsigned i, seen = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creates a scratch file next to the path that is checked. Then calls penstock_explain, which makes
- * a test read, to find out which paths of the library can be used for this file. Measures each of
- * these paths, and compares the bytes. Called by check.c, on the running machine only. The
- * scratch file has no name, so it disappears however the process ends. If no scratch file can
- * be created, or if the target is a block device, the probe reads the target itself, and must
- * never write to it.
+ * Implements the probe of `penstock check`. It creates a scratch file next to the path that is
+ * checked. Then it calls penstock_explain, which makes a test read, to find out which paths of the
+ * library can be used for this file. It measures each of these paths, and compares the bytes.
+ * Called by check.c, on the running machine only. The scratch file has no name, so it disappears
+ * however the process ends. If no scratch file can be created, or if the target is a block device,
+ * the probe reads the target itself, and must never write to it.
  */
 #include "probe.h"
 
@@ -27,8 +27,8 @@
 
 #define SCRATCH_BYTES (64u << 20)
 #define SCRATCH_QUICK (8u << 20)
-/* Bytes of one request, which has enough chunks for every lane. If the device has too little
- * memory, the probe halves the length until it fits. */
+/* Length of one request in bytes. The library divides such a request among all its threads for the
+ * device. If the device has too little memory, the probe halves the length until it fits. */
 #define STEP_BYTES (32u << 20)
 #define FILL_BYTES (4u << 20)
 #define FILL_SECONDS 2.0

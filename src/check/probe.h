@@ -6,8 +6,8 @@
 
 #include "facts.h"
 
-/* Fills f->check with the measurements, or f->probe_error with the reason why nothing was
- * measured. Must not be called if the facts come from a capture instead of the running machine. */
+/* Fills f->check with the measurements, or f->probe_error with the reason why nothing was measured.
+ * Must not be called if the facts come from a capture (copied files of another machine). */
 void pst_check_probe(struct pst_check_facts *f);
 
 #endif

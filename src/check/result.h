@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options and the result of `penstock check`. The result has one line for each gate between
- * storage and device, one entry for each measured path, and the verdict, which follows from the
- * lines and entries. The gates fill in the result, and the command prints it. A gate whose facts
- * cannot be read is unknown, never open.
+ * The options and the result of `penstock check`. The result has one line for each gate, which is a
+ * condition of a path between storage and device, one entry for each measured path, and the
+ * verdict, which follows from the lines and entries. The gates fill in the result, and the command
+ * prints it. A gate whose facts cannot be read gets the state unknown, never ok.
  */
 #ifndef PST_CHECK_RESULT_H
 #define PST_CHECK_RESULT_H
@@ -31,13 +31,14 @@ struct pst_check_opts {
 enum pst_check_layer { PST_CHECK_DEVICE, PST_CHECK_FABRIC, PST_CHECK_FILE, PST_CHECK_LAYERS };
 
 enum pst_check_state {
-	PST_CHECK_NOT_HERE, /* The gate does not exist on this route and gets no line. */
+	PST_CHECK_NOT_HERE, /* The gate does not apply here and gets no line. */
 	PST_CHECK_OK,
 	PST_CHECK_NO,
 	PST_CHECK_UNKNOWN,
 };
 
-/* The effect of a gate that is not open. The values are ordered from harmless to fatal. */
+/* The effect of a gate (a condition of a path) that is not open. The values are ordered from
+ * harmless to fatal. */
 enum pst_check_need {
 	/* The gate has no effect on Penstock; only other transports or other software need it. */
 	PST_NEED_NOTHING,
@@ -48,7 +49,7 @@ enum pst_check_need {
 	PST_NEED_WORK,	  /* While the gate is not open, no byte arrives. */
 };
 
-/* The finding of one gate. Strings behind pointers are static. */
+/* The output line of one gate, with its finding. Strings behind pointers are static. */
 struct pst_check_line {
 	const char *name;
 	enum pst_check_layer layer;
@@ -74,12 +75,12 @@ struct pst_check_path {
 };
 
 struct pst_check {
-	const char *target; /* path or URL; NULL if none was given */
+	const char *target; /* path or URL to check; NULL if none was given */
 	char machine[PENSTOCK_TEXT_MAX];
 	char device[PENSTOCK_TEXT_MAX]; /* description of the device that receives the bytes */
 	struct pst_check_line lines[PST_CHECK_LINES_MAX];
 	unsigned line_count;
-	bool captured; /* whether the facts come from the capture of a machine */
+	bool captured; /* whether the facts are copies from another machine */
 
 	bool probed;
 	char engine[64];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests an object store with the client of the library: see store.h. The first request asks for the
- * object, with a short time limit, so that a server that does not answer is found soon. If it is
- * granted, a range of the object is read like any other. A server without a bucket, such as
- * http://host, gets one request that is not signed.
+ * object, with a short time limit, so that a server that does not respond is detected soon. If the
+ * server grants this request, the test reads a range of the object with penstock_transfer. A server
+ * without a bucket, such as http://host, gets one request that is not signed.
  */
 #include "store.h"
 
@@ -124,7 +124,8 @@ static void read_describe(const struct pst_object_place *place,
 {
 	s->bytes = report->bytes;
 	s->read_ms = (double)(report->end_ns - report->start_ns) / 1e6;
-	/* Copies from the window to this test's memory do not count. */
+	/* The client always copies each byte once, from the window (memory that the server writes)
+	 * to this test's buffer. More copies mean that a CPU filled the window. */
 	s->by_cpu = report->cpu_copied > report->bytes;
 	snprintf(s->engine, sizeof(s->engine), "%s", report->engine);
 	for (unsigned i = 0; i < report->path_count; i++) {
@@ -136,7 +137,8 @@ static void read_describe(const struct pst_object_place *place,
 		if (row->text && row->why)
 			snprintf(s->why_rdma, sizeof(s->why_rdma), "%s", row->text);
 	}
-	/* Without the URL option `rdma`, only servers on this host get tokens. */
+	/* Without the URL option `rdma`, the library sends a token, with which a server can use
+	 * RDMA, only to servers on this host. */
 	s->rdma_not_asked = !s->by_rdma && place->url.rdma == PST_OBJECT_RDMA_AUTO &&
 			    strstr(s->why_rdma, "another host");
 }

@@ -14,7 +14,7 @@
 
 #define PST_STORE_ANSWER_S 5 /* maximum time in s to wait for the first response */
 
-/* The steps of the test. Each step needs all earlier ones. */
+/* The steps of the test. Each step is possible only if all earlier steps succeeded. */
 enum pst_store_step {
 	PST_STORE_URL,	  /* the URL is valid */
 	PST_STORE_KEYS,	  /* there are keys, or none are needed */
@@ -41,10 +41,11 @@ struct pst_check_store {
 	uint64_t bytes;
 	double read_ms;
 	char engine[32];
-	/* by_rdma: the bytes moved through a window; by_cpu: a CPU copied them into it */
+	/* by_rdma: the server wrote the bytes into this process's memory (a window); by_cpu: with a
+	 * CPU copy instead of RDMA hardware */
 	bool by_rdma, by_cpu;
-	/* Reason why the bytes did not move through a window, and whether the server got no
-	 * token. */
+	/* Reason why the server did not write the bytes into a window, and whether the reason is
+	 * that it got no token, which it needs for this. */
 	char why_rdma[PENSTOCK_TEXT_MAX];
 	bool rdma_not_asked;
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resolves the target of a check. For a path it looks up the mount, the block stack and the
- * drives; a URL needs no look-up. If the facts come from a capture, it uses only the mount
- * table of the capture. Called by check.c. It must never open a file for writing, and never
- * block on a pipe.
+ * Resolves the target of a check. For a path it looks up the mount, the block stack (the layers
+ * from the file system to the drives) and the drives. A URL needs no look-up. If the facts come
+ * from a capture (copied files of another machine), it uses only the mount table of the capture.
+ * Called by check.c. It must never open a file for writing, and never block on a pipe.
  */
 #include "target.h"
 
@@ -28,8 +28,8 @@ const char *pst_check_target_path(const struct pst_check_facts *f)
 	return strncmp(target, "file://", 7) ? target : target + 7;
 }
 
-/* Reads the device number of a block device, for example "259:3", from the capture. Returns
- * whether the capture has the block device. */
+/* Reads the device number of a block device, for example "259:3", from the capture (copied /sys and
+ * /proc files of another machine). Returns whether the capture has the block device. */
 static bool captured_block_find(const struct pst_check_facts *f, const char *name,
 				struct pst_blockstack_in *in)
 {
@@ -148,7 +148,8 @@ static bool end_is_drive(const struct pst_check_facts *f, const struct pst_end *
 	return !strncmp(drive->name, end->name, len) && drive->name[len] == 'n';
 }
 
-/* Replaces the list of all drives of the machine by a list of the drives in the block stack. */
+/* Replaces the list of all drives of the machine by a list of the drives that the checked path is
+ * on. */
 static void drives_set_from_stack(struct pst_check_facts *f)
 {
 	unsigned i;
@@ -199,8 +200,8 @@ int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len)
 		ret = captured_mount_find(f, path, &in, why, why_len);
 	if (ret < 0)
 		return ret;
-	/* Ignores an error, because the stack is then incomplete, and the gates report an
-	 * incomplete stack as unknown, never as direct. */
+	/* Ignores an error. The list of block layers in f->stack is then incomplete, and the gates
+	 * report this as unknown, never as direct. */
 	(void)pst_blockstack_read(f->opts->root, &in, &f->stack);
 	f->is_block = in.is_block;
 	snprintf(f->point, sizeof(f->point), "%s",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks up the mount and the block stack of the checked path. */
+/* Looks up the mount of the checked path, and the block layers and drives below it. */
 #ifndef PST_CHECK_TARGET_H
 #define PST_CHECK_TARGET_H
 

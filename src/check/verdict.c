@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Derives the verdict from the lines of all gates. The verdict tells whether bytes arrive and
- * in which class, and has a sentence for people. If the probe has measured a path, its result
- * counts more than the gates. Called by check.c. The verdict must never be "direct" if it
- * depends on an unknown line.
+ * Derives the verdict from the lines of all gates. The verdict tells whether bytes arrive and in
+ * which class, and has a sentence for people. If the probe (a test transfer) has measured a path,
+ * this result counts more than the gates (conditions of a path). Called by check.c. The verdict
+ * must never be "direct" if it depends on a gate whose state is unknown.
  */
 #include "verdict.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the names of the lines with this state whose need is at least `least`. Returns the
- * number of such lines. */
+/* Writes the names of the gates in this state whose need (the effect if they are not open) is at
+ * least `least`. Returns the number of such gates. */
 static unsigned list_lines(const struct pst_check *check, enum pst_check_state state,
 			   enum pst_check_need least, char *out, size_t len)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derives the verdict from the lines and the measurements. */
+/* Derives the verdict of `penstock check` from the lines of the gates and the measurements. */
 #ifndef PST_CHECK_VERDICT_H
 #define PST_CHECK_VERDICT_H
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Describes the folder of one checkpoint: lists its files, finds the marker, and compares the parts
- * with the manifests. A checkpoint that PyTorch itself has written has no manifest. It is complete
- * if it has its marker; if the marker is an index of safetensors files, all files that the index
- * names must exist, too. Called by list.c, verify.c and prune.c.
+ * Describes the folder of one checkpoint: lists its files, finds the marker (such as .metadata,
+ * which a save writes last), and compares the parts with the manifests. A checkpoint that PyTorch
+ * itself has written has no manifest. It is complete if it has its marker; if the marker is an
+ * index of safetensors files, all files that the index names must exist, too. Called by list.c,
+ * verify.c and prune.c.
  */
 #include "ckpt/folder.h"
 
@@ -43,7 +44,7 @@ static bool take_number(const char **at, unsigned long *out)
 	return !errno;
 }
 
-/* Returns whether the name is __N.metadata, the marker of rank N. *rank becomes N. */
+/* Returns whether the name is __N.metadata, the marker that rank N writes last. *rank becomes N. */
 static bool rank_marker(const char *name, unsigned long *rank)
 {
 	const char *at = name + 2;
@@ -52,7 +53,7 @@ static bool rank_marker(const char *name, unsigned long *rank)
 }
 
 /* Returns whether the name is __N_M.distcp, which torch.distributed.checkpoint gives to the parts
- * of rank N. *rank becomes N. */
+ * (data files) of rank N. *rank becomes N. */
 static bool rank_part(const char *name, unsigned long *rank)
 {
 	const char *at = name + 2;
@@ -142,7 +143,7 @@ static const struct pst_ckpt_file *find_file(const struct pst_ckpt_folder *f, co
 	return f->count ? bsearch(&key, f->files, f->count, sizeof(f->files[0]), by_name) : NULL;
 }
 
-/* Adds a copy of `file`, which has a copy of the name. */
+/* Adds a copy of `file`, and gives it a copy of `name`. */
 static int append_file(struct pst_ckpt_folder *f, const char *name,
 		       const struct pst_ckpt_file *file)
 {
@@ -172,7 +173,7 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 	struct stat stat;
 
 	/* Ignores a file that has been removed since the folder was listed, a folder, and a link
-	 * that does not lead to a part. */
+	 * that does not lead to a part (a data file of a checkpoint). */
 	file.linked = pst_part_link(&f->dir, name, target);
 	file.missing = file.linked && fstatat(f->dir.fd, name, &stat, 0) && errno == ENOENT;
 	if (file.missing && fstatat(f->dir.fd, name, &stat, AT_SYMLINK_NOFOLLOW))
@@ -191,7 +192,8 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 	return append_file(f, name, &file);
 }
 
-/* Adds a part that is an object, with the time 0. Ignores one that does not exist. */
+/* Adds a part (a data file of the checkpoint) that is an object of a store, with the time 0.
+ * Ignores one that does not exist. */
 static int add_object(struct pst_ckpt_folder *f, const char *name)
 {
 	struct pst_ckpt_file file = {.kind = PST_FILE_PART};
@@ -243,8 +245,9 @@ set_state(struct pst_ckpt_folder *f, enum penstock_ckpt_state state, const char 
 	va_end(args);
 }
 
-/* Returns the marker of the whole checkpoint: .metadata, an index, or model.safetensors, which is
- * the only file of a model without an index. Returns NULL if the folder has none of them. */
+/* Returns the marker of the whole checkpoint, which a save writes last: .metadata, an index, or
+ * model.safetensors, which is the only file of a model without an index. Returns NULL if the folder
+ * has none of them. */
 static const struct pst_ckpt_file *find_marker(const struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -288,8 +291,8 @@ static bool all_rank_markers(const struct pst_ckpt_folder *f, unsigned ranks,
 	return true;
 }
 
-/* Finds the marker. If the marker is missing or empty, sets the state and returns false. Otherwise
- * returns true: the checkpoint may be complete. */
+/* Finds the marker, the file that a save writes last. If the marker is missing or empty, sets the
+ * state and returns false. Otherwise returns true: the checkpoint may be complete. */
 static bool check_marker(struct pst_ckpt_folder *f)
 {
 	const struct pst_ckpt_file *marker = find_marker(f);
@@ -309,8 +312,8 @@ static bool check_marker(struct pst_ckpt_folder *f)
 	return f->ckpt.state == PENSTOCK_CKPT_COMPLETE;
 }
 
-/* Compares the parts that the manifest lists with the folder's files. Sets the state if a part is
- * missing or has another length. */
+/* Compares the parts (data files) that the manifest lists with the folder's files. Sets the state
+ * if a part is missing or has another length. */
 static void check_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	const struct pst_manifest_part *wrong = NULL;
@@ -379,8 +382,8 @@ static int check_indices(struct pst_ckpt_folder *f)
 	return 0;
 }
 
-/* Adds to the list of files the parts of the manifest that list_file has ignored, because their
- * names are not those of parts. */
+/* Adds to the list of files the parts (data files) of the manifest that list_file has ignored,
+ * because their names are not those of parts. */
 static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	uint64_t before = f->count;
@@ -395,8 +398,9 @@ static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_mani
 	return ret;
 }
 
-/* Sets the state if a part is a link whose target is missing, for example because its drive is not
- * mounted. Called for checkpoints without a manifest, for which check_parts cannot find this. */
+/* Sets the state if a part (a data file) is a link whose target is missing, for example because its
+ * drive is not mounted. Called for checkpoints without a manifest, for which check_parts cannot
+ * find this. */
 static void check_links(struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count; i++)

@@ -18,15 +18,16 @@ enum pst_file_kind {
 	PST_FILE_OTHER,	      /* not a file of a checkpoint */
 	PST_FILE_PART,	      /* *.distcp, *.safetensors */
 	PST_FILE_MARKER,      /* .metadata, *.safetensors.index.json */
-	PST_FILE_RANK_MARKER, /* __N.metadata: the marker of rank N, which saved for itself */
+	PST_FILE_RANK_MARKER, /* __N.metadata: marker of a rank N that saves without the others */
 	PST_FILE_MANIFEST,    /* *penstock.manifest */
 	PST_FILE_TEMP,	      /* a file that an interrupted write has left */
 };
 
 enum pst_file_kind pst_file_kind(const char *name);
 /* Returns whether `name` in the folder `dir` is a symbolic link to a part on another drive. A
- * striped save makes such links. The target is an absolute path. It has the same file name as the
- * link, and its folder has the same name as `dir`. `target` receives the path. */
+ * striped save, which writes parts to several drives, makes such links. The target is an absolute
+ * path. It has the same file name as the link, and its folder has the same name as `dir`. `target`
+ * receives the path. */
 bool pst_part_link(const struct pst_ckpt_dir *dir, const char *name, char target[PATH_MAX]);
 
 /* Returns whether the error means that this process lacks memory or descriptors. Such an error says
@@ -51,7 +52,7 @@ struct pst_ckpt_folder {
 	struct pst_ckpt_file *files;
 	uint64_t count, capacity;
 	bool found; /* whether the folder has a file of a checkpoint that is not temporary */
-	struct penstock_ckpt ckpt; /* the description; `path` is the caller's, `text` is below */
+	struct penstock_ckpt ckpt; /* ckpt.path belongs to the caller, ckpt.text is `text` */
 	char text[PENSTOCK_TEXT_MAX];
 };
 

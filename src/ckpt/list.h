@@ -9,7 +9,7 @@
 struct pst_ckpt_list {
 	const char *name;	 /* the caller's name of the folder */
 	struct pst_ckpt_dir dir; /* the folder in which the checkpoints are */
-	bool self;		 /* whether that folder is itself the only checkpoint */
+	bool self;		 /* whether `dir` is itself the only checkpoint */
 	struct pst_ckpt_entry {
 		struct penstock_ckpt ckpt;
 		char *path, *name; /* its path, and the name of its folder in the list's folder */

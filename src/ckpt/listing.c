@@ -15,7 +15,7 @@
 
 #define DEPTH_MAX 8
 
-/* The page that is being parsed. `at` is the next byte to parse. */
+/* The page (one response to ListObjectsV2) that is being parsed. `at` is the next byte to parse. */
 struct page {
 	char *at, *end;
 	struct pst_listed *objects;
@@ -51,8 +51,8 @@ static size_t put_utf8(unsigned long c, char *to)
 	return len;
 }
 
-/* Decodes the name of a reference, which is between `&` and `;`. Writes the character as UTF-8.
- * Returns its length, or 0 if the reference is unknown. */
+/* Decodes an XML reference such as &amp;. `name` is the text between `&` and `;`. Writes the
+ * character as UTF-8. Returns its length, or 0 if the reference is unknown. */
 static size_t put_reference(const char *name, size_t len, char *to)
 {
 	static const struct {
@@ -73,8 +73,8 @@ static size_t put_reference(const char *name, size_t len, char *to)
 	return end == name + len ? put_utf8(c, to) : 0;
 }
 
-/* Decodes all references of a text, and writes a NUL after it. Returns false if a reference is
- * malformed. */
+/* Decodes all XML references of a text, such as &amp;, and writes a NUL after the text. Returns
+ * false if a reference is malformed. */
 static bool decode_references(struct span *s)
 {
 	char *to = s->at, *end = s->at + s->len, *from = s->at;

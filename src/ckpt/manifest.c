@@ -354,7 +354,7 @@ int pst_manifest_read_file(const struct pst_ckpt_dir *dir, const char *name, uin
 struct source {
 	struct penstock_manifest *m;
 	const struct pst_ckpt_dir *dir;
-	uint64_t bytes_left; /* maximum number of bytes of the manifests that are not read yet */
+	uint64_t bytes_left; /* number of bytes that may still be read */
 	unsigned found;	     /* number of manifests */
 	unsigned replaced;   /* how many of them belong to another marker than the folder's */
 };
@@ -367,10 +367,10 @@ static bool names_marker(const char *name)
 	return len >= n && !strcmp(name + len - n, end);
 }
 
-/* Returns 1 if the folder has a marker other than the one that the manifest lists as the part
- * `part`: another program has saved a checkpoint there since, or the marker is damaged. Returns 0
- * if the marker is the same, or if it is missing or cannot be read. Returns a negative errno if
- * there is no memory. */
+/* Returns 1 if the folder's marker differs from the one that the manifest lists as the part `part`.
+ * Then another program has since saved a checkpoint there, or the marker is damaged. Returns 0 if
+ * the marker is the same, is missing or cannot be read. Returns a negative errno if there is no
+ * memory. */
 static int other_marker(const struct source *dir, const struct pst_manifest_part *part)
 {
 	const struct penstock_item *item = &dir->m->items[part->first];
@@ -527,8 +527,9 @@ const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest
 			     : NULL;
 }
 
-/* Returns the last item of a part that begins at offset `off`, or NULL. If several items begin
- * there, only the last of them can have bytes, because items do not overlap. */
+/* Returns the last item (a range with a checksum) of a part that begins at offset `off`, or NULL.
+ * If several items begin there, only the last of them can have bytes, because items do not
+ * overlap. */
 static const struct penstock_item *item_at(const struct penstock_manifest *m,
 					   const struct pst_manifest_part *part, uint64_t off)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Manifests: lists of the parts and items of a checkpoint, with their checksums. The public
- * functions are in penstock_ckpt.h. A manifest in memory has the parts of all manifest files of
- * one folder, sorted by name.
+ * Manifests: lists of the parts (data files) of a checkpoint and of their items (named ranges),
+ * with checksums. The public functions are in penstock_ckpt.h. A manifest in memory has the parts
+ * of all manifest files of one folder, sorted by name.
  */
 #ifndef PST_CKPT_MANIFEST_H
 #define PST_CKPT_MANIFEST_H
@@ -15,7 +15,8 @@
 /* Maximum number of bytes of a manifest that is written, which lists about 5 million items. */
 #define PST_MANIFEST_WRITE_MAX (512ull << 20)
 /* Maximum number of bytes of all manifests of a folder. They are in memory at the same time. While
- * a save replaces a checkpoint, the folder has the manifests of both. */
+ * a save replaces a checkpoint, the folder has the manifests of the old and of the new
+ * checkpoint. */
 #define PST_MANIFEST_READ_MAX (2 * PST_MANIFEST_WRITE_MAX)
 /* The end of the name of each manifest. */
 #define PST_MANIFEST_END "penstock.manifest"
@@ -36,8 +37,8 @@ struct penstock_manifest {
 	uint64_t item_count, item_capacity;
 };
 
-/* Returns whether a file of this name can be a part: the name is valid UTF-8, not empty, not "."
- * or "..", and has no slash. */
+/* Returns whether a file of this name can be a part (a data file of a checkpoint): the name is
+ * valid UTF-8, not empty, not "." or "..", and has no slash. */
 bool pst_manifest_names_part(const char *name);
 
 /* Reads all manifests of a checkpoint. Fails as penstock_manifest_open does. */

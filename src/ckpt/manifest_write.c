@@ -37,7 +37,7 @@ static int by_offset(const void *a, const void *b)
 	return x->len < y->len ? -1 : x->len > y->len;
 }
 
-/* Copies and checks the items of a part, and sorts them. */
+/* Copies and checks the items (named ranges) of a part (a data file), and sorts them. */
 static int items_copy_in(const char *path, const struct penstock_part *part,
 			 struct penstock_item *items)
 {

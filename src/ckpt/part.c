@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_part_write and penstock_part_read: checks the items, opens the file, makes
- * slices of the items' segments, moves them, and stores or compares the items' checksums. Called by
- * bindings and programs, by penstock_weights_save, and by the code that verifies checkpoints.
+ * Implements penstock_part_write and penstock_part_read: checks the items, opens the file, divides
+ * the items' segments into slices, transfers them, and stores or compares the items' checksums.
+ * Called by bindings and programs, by penstock_weights_save, and by the code that verifies
+ * checkpoints.
  */
 #include <errno.h>
 #include <limits.h>
@@ -38,8 +39,9 @@ static bool seg_end(const struct penstock_seg *seg, uint64_t *end)
 	       !__builtin_add_overflow(*end, seg->off, end) && *end <= INT64_MAX;
 }
 
-/* Checks that the segments lie inside the item's range. Sets *covers to whether each segment begins
- * where the one before it ends, and all of them together cover the whole range. */
+/* Checks that the segments lie inside the range of the item in the file. Sets *covers to whether
+ * each segment begins where the one before it ends, and all of them together cover the whole
+ * range. */
 static int item_check(const struct pst_part_move *m, const struct penstock_item *item, bool *covers)
 {
 	uint64_t end = item->off;
@@ -97,7 +99,8 @@ static void part_end(struct pst_part_move *m)
 	free(m->slices.list);
 }
 
-/* Makes the slices of all items, and marks the slices whose checksums are to be computed. */
+/* Divides all items into slices (ranges that one request can transfer), and marks the slices whose
+ * checksums are to be computed. */
 static int list_slices(struct pst_part_move *m)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -327,7 +330,7 @@ int penstock_part_write(const char *path, struct penstock_item *items, uint64_t 
 
 /* ---- read ---- */
 
-/* Checks the items, and decides whose checksums can be compared. */
+/* Checks the items, and marks the items whose checksums can be compared. */
 static int check_read(struct pst_part_move *m)
 {
 	for (uint64_t i = 0; i < m->item_count; i++) {

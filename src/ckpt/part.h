@@ -5,9 +5,9 @@
 
 #include "penstock_ckpt.h"
 
-/* Reads the items of a part that is open as `st`, and stores the checksums of the bytes in the
- * items. `path` is the file's name for messages. The segments must cover the items, and their
- * memory must be host memory. The device "host" must be open. */
+/* Reads the items (ranges) of a part (a data file of a checkpoint) that is open as `st`, and stores
+ * the checksums of the bytes in the items. `path` is the file's name for messages. The segments
+ * must cover the items, and their memory must be host memory. The device "host" must be open. */
 int pst_part_read_sums(struct penstock_storage *st, const char *path, struct penstock_item *items,
 		       uint64_t count, const struct penstock_part_opts *opts);
 

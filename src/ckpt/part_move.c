@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements part_move.h. A few requests are in flight at the same time. Each has at most
- * PST_SLICE_MAX bytes, so that the caller's callback learns of progress in time. Between its calls
- * for the queue, the calling thread computes checksums, a few slices at a time. Called by part.c.
+ * PST_SLICE_MAX bytes, so that the caller's progress callback is called often. Between its calls
+ * that submit requests or wait for them, the calling thread computes checksums, a few slices at a
+ * time. Called by part.c.
  */
 #include "ckpt/part_move.h"
 
@@ -34,12 +35,12 @@ struct state {
 	struct batch *batches;
 	uint64_t batch_count;
 	uint64_t submitted, ended; /* numbers of batches */
-	/* List of the batches whose slices are ready for their checksums. `slice` and `row` are the
-	 * next slice of the first batch, and the next row of this slice. */
+	/* List of the batches (requests) for whose slices this thread can compute checksums.
+	 * `slice` is the next slice of the first batch, and `row` is the next row of this slice. */
 	struct batch *ready, **ready_end;
 	uint64_t slice, row;
 	uint64_t looked_ns; /* time of the last call of opts.look, in ns */
-	int failed;	    /* the first error, whose message this thread has; 0 if none */
+	int failed;	    /* the first error; its message is the thread's last one; 0: none */
 };
 
 /* ---- checksums ---- */
@@ -206,7 +207,8 @@ static void cancel_all(struct state *s)
 			penstock_cancel(s->q, s->batches[i].id);
 }
 
-/* Takes completed requests from the queue. If there is nothing to sum, waits for one. */
+/* Takes completed requests from the queue. If no checksum remains to be computed, waits for at
+ * least one request. */
 static void harvest(struct state *s)
 {
 	struct penstock_done done[REQUESTS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves the slices of a part: submits requests for them, waits, and computes checksums on the
- * calling thread while the requests are in flight.
+ * Transfers the slices of a part, which is a file of a checkpoint: submits requests for them,
+ * waits, and computes checksums on the calling thread while the requests are in flight.
  */
 #ifndef PST_CKPT_PART_MOVE_H
 #define PST_CKPT_PART_MOVE_H
@@ -22,10 +22,10 @@ struct pst_part_move {
 };
 
 /*
- * Moves all slices, and computes the checksums of the slices for which they are wanted. A written
- * slice is summed after its request was submitted, a read slice after its request has completed. If
- * a device cannot compute checksums, the items with memory on it become unsummed. No request is in
- * flight when the function returns.
+ * Transfers all slices. Also computes the checksums that are wanted: of a written slice after its
+ * request was submitted, of a read slice after its request has completed. If a device cannot
+ * compute checksums, the items with memory on this device are marked in `unsummed`. No request is
+ * in flight when the function returns.
  */
 int pst_part_move(struct pst_part_move *m);
 

@@ -19,8 +19,8 @@
 
 /* End of the names of lock files. A save holds such a lock while it writes into a folder. */
 #define SAVE_LOCK ".penstock-saving"
-/* How often, in seconds, a running save shows in an object store that it runs, and after how many
- * seconds without such a sign it is dead. The same numbers are in _object_lock.py. */
+/* A running save replaces an object, its sign of life, every BEAT_S seconds. If the object does not
+ * change for LEASE_S seconds, the save counts as dead. _object_lock.py has the same numbers. */
 #define BEAT_S 2u
 #define LEASE_S 20u
 
@@ -60,7 +60,7 @@ static int remove_target(const struct pst_ckpt_folder *f, const char *name)
 		ret = pst_weights_fail_errno(errno, target, name, PST_NO_OFF, "cannot remove: %m");
 	pst_ckpt_folder_close(&there);
 	if (!ret)
-		/* Fails if other parts are still in the folder. */
+		/* This fails if other parts are still in the folder, which is no error. */
 		rmdir(target);
 	return ret < 0 ? ret : 0;
 }
@@ -80,7 +80,8 @@ static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_fi
 				      "cannot remove: %m");
 }
 
-/* Removes all markers of the checkpoint if `markers` is true, otherwise all its other files. */
+/* Removes all markers (the files that mark a checkpoint as complete) if `markers` is true,
+ * otherwise all its other files. */
 static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 {
 	int ret = 0;
@@ -96,7 +97,7 @@ static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 	return ret;
 }
 
-/* Removes the lock that a killed job has left. */
+/* Removes the file `name` if it is the lock file that a killed job has left. */
 static int remove_lock(void *user, const char *name)
 {
 	const struct pst_ckpt_folder *f = user;
@@ -106,8 +107,9 @@ static int remove_lock(void *user, const char *name)
 	return remove_file(f, &(struct pst_ckpt_file){.name = (char *)(uintptr_t)name});
 }
 
-/* Removes a checkpoint: first its markers, then its other files, then its folder if it is empty.
- * Syncs after the markers, so that a power cut leaves no marker without its parts. */
+/* Removes a checkpoint: first its markers, which mark it as complete, then its other files, then
+ * its folder if it is empty. Syncs after the markers, so that a power cut leaves no marker without
+ * its parts. */
 static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry *e,
 			     const struct pst_ckpt_folder *f)
 {
@@ -130,7 +132,8 @@ static int remove_checkpoint(const struct prune *p, const struct pst_ckpt_entry 
 						"cannot remove: %m");
 }
 
-/* Removes the stray files of a complete checkpoint that are older than its marker. */
+/* Removes the stray files (left from an earlier save) of a complete checkpoint, if they are older
+ * than its marker. */
 static int prune_strays(const struct prune *p, const struct pst_ckpt_folder *f)
 {
 	int ret = 0;
@@ -198,10 +201,10 @@ static int64_t newest_time(const struct pst_ckpt_list *list)
 	return list->count ? list->entries[list->count - 1].ckpt.saved_ns : 0;
 }
 
-/* Returns 1 if a save may be writing below a prefix, 0 if not, or a negative errno. A save whose
- * process runs replaces an object of its lock every BEAT_S seconds. A lock is dead if the store has
- * a checkpoint that is newer by LEASE_S seconds. With PENSTOCK_PRUNE_NEWEST, the function watches
- * the lock for so long. */
+/* Returns 1 if a save may be writing below a prefix, 0 if not, or a negative errno. A running save
+ * replaces an object of its lock every BEAT_S seconds. A lock is dead if the store has a checkpoint
+ * that is newer by LEASE_S seconds. With PENSTOCK_PRUNE_NEWEST, the function watches the lock for
+ * LEASE_S seconds, and returns 0 if it does not change. */
 static int beat_is_seen(const struct prune *p, const struct pst_objects *objects)
 {
 	struct beats first = {.sum = 0}, now;
@@ -231,8 +234,8 @@ static int save_runs(const struct prune *p, struct pst_ckpt_folder *f)
 			     : pst_ckpt_dir_each(&f->dir, lock_is_held, f);
 }
 
-/* Returns whether a complete checkpoint has stray files that are newer than its marker. A save may
- * be replacing it. */
+/* Returns whether a complete checkpoint has stray files (files of another save) that are newer than
+ * its marker. A save may then be replacing the checkpoint. */
 static bool is_being_replaced(const struct pst_ckpt_folder *f)
 {
 	for (uint64_t i = 0; i < f->count; i++)
@@ -256,7 +259,8 @@ static int open_again(const struct prune *p, const struct pst_ckpt_entry *e,
 	return 1;
 }
 
-/* Removes the whole checkpoint if `whole` is true, otherwise only its stray files. */
+/* Removes the whole checkpoint if `whole` is true, otherwise only its stray files, which are left
+ * from an earlier save. */
 static int prune_entry(const struct prune *p, const struct pst_ckpt_entry *e, bool whole)
 {
 	struct pst_ckpt_folder f;

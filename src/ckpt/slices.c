@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes slices from segments. A direct path can move the aligned middle of a long segment, but not
- * its unaligned ends or a short segment. If one request contained all of them, a chunk could begin
- * in a short segment and end in a long one, and no direct path could carry this chunk. So the
- * aligned middles come first, in requests of their own. All other bytes, the edges, come after
- * them. Called by part.c. Does no I/O.
+ * its unaligned ends or a short segment. If one request contained all of them, a chunk (a unit of
+ * transfer) could begin in a short segment and end in a long one, and no direct path could carry
+ * this chunk. So the aligned middles come first, in requests of their own. All other bytes, the
+ * edges, come after them. Called by part.c. Does no I/O.
  */
 #include "ckpt/slices.h"
 
@@ -35,7 +35,7 @@ static int slice_add(struct pst_slices *s, const struct pst_slice *slice)
 
 /* Cuts `len` bytes of the slice `whole`, from byte `at` on, into slices of at most PST_SLICE_MAX
  * bytes, and adds them. They end at multiples of PST_SLICE_MAX in the file. Only a slice that ends
- * where `whole` ends keeps the room in memory after it. */
+ * where `whole` ends has the spare memory (`room`) after it. */
 static int range_add(struct pst_slices *s, const struct pst_slice *whole, uint64_t at, uint64_t len,
 		     bool edge)
 {
@@ -166,8 +166,9 @@ void pst_slices_sort_by_item(struct pst_slices *s)
 		qsort(s->list, s->count, sizeof(*s->list), in_item_order);
 }
 
-/* Returns whether slice `i` may be in the same request as the slice before it. A contiguous range
- * with memory of two devices would be one span, and no direct path moves such a span. */
+/* Returns whether slice `i` may be in the same request as the slice before it. The library would
+ * move a contiguous range with memory of two devices as one unit, and no direct path can do
+ * that. */
 static bool slice_follows(const struct pst_slices *s, uint64_t i)
 {
 	const struct pst_slice *a = &s->list[i - 1], *b = &s->list[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slices: the ranges of a part and of memory that the segments of requests move. A slice belongs to
- * one item. Does no I/O.
+ * Slices: ranges of a part (a data file of a checkpoint) with the memory for their bytes. Requests
+ * transfer them. A slice belongs to one item, which is a named range of the part. Does no I/O.
  */
 #ifndef PST_CKPT_SLICES_H
 #define PST_CKPT_SLICES_H
@@ -30,11 +30,12 @@ struct pst_slices {
 };
 
 /* Adds the slices of one segment of item `item`. `sum` tells whether their checksums are wanted. If
- * the segment names no device, the function finds it. Fails with the file's name, `path`, and the
- * item's. */
+ * the segment names no device, the function finds it. The error message names the file, `path`, and
+ * the item, `name`. */
 int pst_slices_add(struct pst_slices *s, const char *path, const char *name, uint64_t item,
 		   const struct penstock_seg *seg, bool sum);
-/* Sorts the slices for requests: first those for direct paths, then the edges, each by offset. */
+/* Sorts the slices for requests: first those for direct paths, then the edges (short or unaligned
+ * slices), each by offset. */
 void pst_slices_sort(struct pst_slices *s);
 /* Sorts the slices by item and offset. */
 void pst_slices_sort_by_item(struct pst_slices *s);

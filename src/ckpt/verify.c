@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_ckpt_verify: reads the parts that the manifests list, in batches of a limited
- * number of bytes, and compares the checksums of the items. After a fault it continues. Only if a
- * part cannot be read, it skips the rest of this part.
+ * Implements penstock_ckpt_verify: reads the parts (data files) that the manifests list, in batches
+ * of a limited number of bytes, and compares the checksums of the items (ranges of parts). After a
+ * fault it continues. Only if a part cannot be read, it skips the rest of this part.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +20,8 @@
 #include "weights/report.h"
 
 #define PAGE 4096u
-/* Number of bytes of a batch, and maximum number of its pieces. A piece is an item, or a range of
- * an item that does not fit into one batch. */
+/* Number of bytes of a batch, and maximum number of its pieces. A piece is an item (a named range
+ * of a file), or a range of an item that does not fit into one batch. */
 #define BATCH_BYTES (128u << 20)
 #define PIECES 4096u
 /* Time in ns between two calls of opts.look. */
@@ -39,7 +39,7 @@ struct verify {
 	struct penstock_item *pieces;
 	struct penstock_seg *segs;
 	unsigned piece_count;
-	uint64_t buffer_len;		/* number of bytes of the buffer that the pieces occupy */
+	uint64_t buffer_len;		/* bytes of the buffer that the batch's pieces occupy */
 	uint64_t moved;			/* number of bytes of earlier batches */
 	uint64_t looked_ns;		/* time of the last call of opts.look, in ns */
 	bool cancelled;			/* whether opts.look has cancelled the call */
@@ -47,7 +47,7 @@ struct verify {
 	const struct penstock_item *at; /* item that the next piece belongs to */
 };
 
-/* Reports a fault of a part. */
+/* Reports a fault of a part, which is a data file of the checkpoint. */
 __attribute__((format(printf, 7, 8))) static void report_fault(struct verify *v, const char *part,
 							       const struct penstock_item *item,
 							       uint64_t off, uint64_t len, int code,
@@ -131,7 +131,7 @@ static int read_batch(struct verify *v, struct penstock_storage *st, const char 
 
 	if (!v->piece_count)
 		return 0;
-	opts.size = sizeof(opts); /* 0 if the caller gave no options */
+	opts.size = sizeof(opts); /* opts.size is 0 if the caller gave no options */
 	opts.look = v->opts.look ? look : NULL;
 	opts.user = v;
 	ret = pst_part_read_sums(st, part, v->pieces, v->piece_count, &opts);
@@ -256,7 +256,7 @@ static int verify_open_part(struct verify *v, const struct pst_manifest_part *pa
 	return verify_storage(v, part, ret, st, (uint64_t)stat.st_size);
 }
 
-/* Verifies a part that is an object. */
+/* Verifies a part (a data file of the checkpoint) that is an object of a store. */
 static int verify_object(struct verify *v, const struct pst_manifest_part *part)
 {
 	const struct pst_objects *objects = &v->folder.dir.objects;

@@ -17,7 +17,7 @@
 /* Returns the raw CRC of some bytes followed by the `len` bytes at `mem`. `raw` is the raw CRC of
  * the bytes before; 0 if there are none. */
 uint32_t pst_crc32c_raw(uint32_t raw, const void *mem, size_t len);
-/* Does the same by tables, for CPUs that have no instruction for it. */
+/* Does the same as pst_crc32c_raw, but with tables, for CPUs that have no instruction for it. */
 uint32_t pst_crc32c_raw_tables(uint32_t raw, const void *mem, size_t len);
 
 /* Returns the raw CRC of some bytes followed by `len` zero bytes. `raw` is the raw CRC of the bytes

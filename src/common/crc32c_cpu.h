@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct pst_crc32c_cpu {
-	/* Returns whether this CPU has the instruction. */
+	/* Returns whether this CPU has an instruction for CRC-32C. */
 	bool (*has)(void);
 	/* Does what pst_crc32c_raw does. NULL if no CPU of this kind has an instruction. */
 	uint32_t (*raw)(uint32_t raw, const void *mem, size_t len);

@@ -20,7 +20,7 @@ static const struct {
 } pst_crc32c_pieces[] = {{16384, 0xbf455269}, {1024, 0xe4172b16}};
 
 /* Does what pst_crc32c_raw does. word_add adds 8 bytes to a raw CRC, and byte_add adds one byte.
- * They must be constants, so that the compiler can insert them here. */
+ * They must be constants, so that the compiler can inline them. */
 static inline __attribute__((always_inline)) uint32_t
 pst_crc32c_streams(uint32_t raw, const unsigned char *at, size_t len,
 		   uint64_t (*word_add)(uint64_t, const unsigned char *),

@@ -95,8 +95,8 @@ long pst_base64_parse(const char *text, size_t len, void *out, size_t max)
 				return -EINVAL;
 			word = word << 6 | (unsigned)value;
 		}
-		/* Bits that the padding cuts off must be 0, so that no two texts are the same
-		 * bytes. */
+		/* Bits that the padding cuts off must be 0, so that only one base64 text is valid
+		 * for the same bytes. */
 		if (word & ((1u << 8 * (4 - digits)) - 1))
 			return -EINVAL;
 		for (size_t k = 0; k + 1 < digits; k++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes as text: hex digits and base64. The texts that are parsed come from the network. Called by
- * everything that speaks S3. Needs no library, so a build without libcrypto has it.
+ * all code for S3. Needs no library, so a build without libcrypto has it.
  */
 #ifndef PST_DIGITS_H
 #define PST_DIGITS_H

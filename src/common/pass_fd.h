@@ -16,7 +16,8 @@ union pst_pass_fd {
 	char space[CMSG_SPACE(sizeof(int))];
 };
 
-/* Adds a descriptor to a message that is about to be sent. `control` lives until then. */
+/* Adds a descriptor to a message that is about to be sent. `control` must stay valid until the
+ * message has been sent. */
 void pst_pass_fd_put(struct msghdr *msg, union pst_pass_fd *control, int fd);
 
 /*

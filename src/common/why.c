@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements why.h. Contains the library's only table from errno to reason. */
+/* Implements why.h. Contains the library's only table from errno to reason, which is an enum
+ * penstock_why. */
 #include "common/why.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Maps the errno of a failed system call to a reason. Called wherever the library reports a failed
- * system call for which it knows no more specific reason. src/core and src/weights share this
- * table.
+ * Maps the errno of a failed system call to a reason, which is an enum penstock_why. Called
+ * wherever the library reports a failed system call for which it knows no more specific reason.
+ * src/core and src/weights share this table.
  */
 #ifndef PST_COMMON_WHY_H
 #define PST_COMMON_WHY_H

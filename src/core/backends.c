@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables of the backends in this build. Paths are listed from the most direct to the least
- * direct, engines from the fastest to the slowest. To open a storage or a device, core asks the
- * kinds in the listed order until one accepts the name. The last kind of device is host memory,
- * which "auto" selects if there is no other device. A backend that this build lacks is replaced by
- * a file no_*.c, which reports that it is missing. Core reads these tables; no other file of core
- * may name a backend.
+ * The tables of the backends in this build: of storages, of devices, of paths, and of engines. A
+ * path is a way for bytes between storage and device, and the most direct path comes first. An
+ * engine is a way to make system calls, and the fastest engine comes first. To open a storage or a
+ * device, core asks the kinds in the listed order until one accepts the name. The last kind of
+ * device is host memory, which "auto" selects if there is no other device. For a backend that this
+ * build lacks, a file no_*.c is compiled, which reports that the backend is missing. Core reads
+ * these tables; no other file of core may name a backend.
  */
 #include "core/ops.h"
 #include "device/cuda.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A copier that is the CPU itself: it copies by memcpy. Each copy is done when the call that
- * queues it returns, so every ticket counts as done. Devices host and peermem use it.
+ * Implements the copy functions of devices whose memory the CPU can access (host and peermem): the
+ * calling thread copies by memcpy. Each copy is done when the call that queues it returns. So a
+ * query whether the copies up to a ticket are done always returns true.
  */
 #include "device/cpu_copy.h"
 
 #include <string.h>
 
-static const char the_copier; /* This copier needs no state, so all lanes share one address. */
+static const char the_copier; /* a copier needs no state, so all lanes share this one */
 
 int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			struct pst_err *err)

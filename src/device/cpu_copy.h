@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copier that is the CPU itself, for devices whose memory the CPU can access. core/ops.h has
- * the contracts of these functions. */
+/* Copy functions for devices whose memory the CPU can access: the CPU copies. core/ops.h describes
+ * what each function must do. */
 #ifndef PST_DEVICE_CPU_COPY_H
 #define PST_DEVICE_CPU_COPY_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device cuda: memory of an NVIDIA GPU, used through the driver API. Opening the device makes no
- * CUDA context: the library retains the primary context when it first needs one. The current
- * context of the calling thread never changes. How copies and waits are made follows from
- * measurements of the driver's hardware queues, which are in tests/standin/README.md.
+ * CUDA context: the library retains the primary context when it first needs one. The functions
+ * never change the current context of the calling thread. Measurements of the driver's hardware
+ * queues, which are in tests/standin/README.md, explain how copies and waits are made.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -86,8 +86,8 @@ static void facts_read(struct penstock_device *dev, const struct pst_cuda_device
 		snprintf(facts->text, sizeof(facts->text), "%s, %zu MiB", name, bytes >> 20);
 }
 
-/* Parses a decimal number. Accepts only one spelling of each number (not "01"), because a device
- * is identified by its name. */
+/* Parses a decimal number. Accepts only one spelling of each number (not "01"), because two names
+ * of one device would count as two devices. */
 static bool ordinal_parse(const char *text, int *out)
 {
 	char *end;
@@ -156,7 +156,8 @@ static void cuda_close(struct penstock_device *dev)
 	struct pst_cuda_scope in;
 
 	if (ctx) {
-		/* If this call fails, the context and everything in it no longer exist. */
+		/* If this call fails, the context is destroyed, and with it everything that
+		 * resources_free would free. */
 		if (pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK)
 			resources_free(c);
 		pst_cuda_leave(c->api, &in);
@@ -172,8 +173,8 @@ static void cuda_close(struct penstock_device *dev)
 /* ---- memory ---- */
 
 /* Allocates memory aligned to 4 KiB. The driver places short allocations in a shared block of 2
- * MiB, aligned to 512 bytes only. If the first allocation is not aligned, a whole block is
- * allocated, which starts at a multiple of 2 MiB. */
+ * MiB, aligned to 512 bytes only. If the allocation is not aligned to 4 KiB, the function allocates
+ * a whole block in its place, which starts at a multiple of 2 MiB. */
 static enum pst_cu_result memory_alloc_aligned(const struct pst_cuda *api, size_t len,
 					       pst_cu_ptr *out)
 {
@@ -227,16 +228,16 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 	return ret < 0 ? ret : 0;
 }
 
-/* Queries the pointer's attributes while a context is current, which drivers before version
- * 12 require. It makes no context: if the device has no context yet, the memory cannot be on
- * this device. */
+/* Queries the pointer's attributes while a context is current, as drivers before version 12
+ * require. It creates no context: if the device has no context yet, the memory cannot be on this
+ * device. */
 static enum pst_cu_result classify_in_context(struct pst_cuda_device *c, unsigned count,
 					      enum pst_cu_ptr_attr *attrs, void **data,
 					      pst_cu_ptr ptr)
 {
 	enum pst_cu_result rc = PST_CU_INVALID_CONTEXT;
 	struct pst_cu_ctx *ctx;
-	/* ignored, because the caller then assumes that the memory belongs to another device */
+	/* not reported: after an error the caller assumes that the memory is on another device */
 	struct pst_err ignored;
 	unsigned flags;
 	int active = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of device cuda: memory of an NVIDIA GPU. */
+/* Declares the function table of device cuda: memory of an NVIDIA GPU. */
 #ifndef PST_DEVICE_CUDA_H
 #define PST_DEVICE_CUDA_H
 

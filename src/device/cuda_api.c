@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loads the CUDA driver library once, looks up the functions listed in cuda_api.h, initialises the
- * driver and translates its result codes. Device cuda calls it, and so does code that only needs to
- * know whether the machine has a GPU. It must never create a context and never end the process,
- * because a machine without a driver is normal.
+ * driver and translates its result codes. Device cuda calls these functions, and so does code that
+ * only needs to know whether the machine has a GPU. They must never create a context. If no driver
+ * is installed, which is normal, they must return an error and never end the process.
  */
 #include "device/cuda_api.h"
 
@@ -27,7 +27,8 @@ struct result_entry {
 	const char *name;
 };
 
-/* Written once by driver_load, read-only afterwards. */
+/* The loaded driver's functions, and whether loading succeeded. driver_load writes these variables
+ * once; they are read-only afterwards. */
 static struct pst_cuda table;
 static bool loaded;
 static char why_text[256];
@@ -42,14 +43,15 @@ static const struct func_entry funcs[] = { PST_CU_FUNCS(REQUIRED, OPTIONAL) };
 #undef REQUIRED
 #undef OPTIONAL
 
-/* A result that is not in this table becomes EIO, a fault of the device or the driver. */
+/* Translates the driver's result codes to errno values. A result that is not in this table becomes
+ * EIO, a fault of the device or the driver. */
 static const struct result_entry results[] = {
 	{ PST_CU_OK, 0, "CUDA_SUCCESS" },
 	{ PST_CU_INVALID_VALUE, EINVAL, "CUDA_ERROR_INVALID_VALUE" },
 	{ PST_CU_OUT_OF_MEMORY, ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY" },
 	{ PST_CU_NOT_INITIALIZED, ENODEV, "CUDA_ERROR_NOT_INITIALIZED" },
-	/* The driver shuts down in its exit handlers, which may run before those of
-	 * this library. */
+	/* The driver returns this code after its exit handlers have run, which may be before those
+	 * of this library. */
 	{ PST_CU_DEINITIALIZED, ESHUTDOWN, "CUDA_ERROR_DEINITIALIZED" },
 	{ PST_CU_STUB_LIBRARY, ENODEV, "CUDA_ERROR_STUB_LIBRARY" },
 	{ PST_CU_NEWER_DRIVER_NEEDED, EOPNOTSUPP, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER" },
@@ -115,7 +117,7 @@ const char *pst_cuda_name(enum pst_cu_result rc)
 
 	if (r)
 		return r->name;
-	/* The code is not listed in this file, but the driver may know its name. */
+	/* The code is not in the table `results`, but the driver may know its name. */
 	if (loaded && table.cuGetErrorName(rc, &name) == PST_CU_OK && name)
 		return name;
 	return "an unlisted CUDA error";
@@ -130,8 +132,9 @@ __attribute__((format(printf, 1, 2))) static void load_refuse(const char *fmt, .
 	va_end(ap);
 }
 
-/* Looks up all functions. POSIX guarantees that function pointers and object pointers have the
- * same size. The pointer's bytes are copied, because ISO C does not permit the cast. */
+/* Looks up all functions of the driver. Copies the bytes of each address that dlsym returns,
+ * because ISO C does not permit a cast from object to function pointer. POSIX guarantees that both
+ * have the same size. */
 static int funcs_look_up(void *lib, const char *file)
 {
 	for (size_t i = 0; i < sizeof(funcs) / sizeof(funcs[0]); i++) {
@@ -173,8 +176,8 @@ static int driver_start(const char *file)
 	return 0;
 }
 
-/* Loads the driver library. It is never unloaded, because it starts its own threads, and its
- * exit handlers run later than any code that could unload it. */
+/* Loads the driver library. The library is never unloaded, because it starts its own threads, and
+ * its exit handlers run later than any code that could unload it. */
 static void driver_load(void)
 {
 	const char *file = getenv("PENSTOCK_LIBCUDA");

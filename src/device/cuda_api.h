@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opaque handles of the driver. */
+/* Opaque objects of the driver, to which the library has only pointers. */
 struct pst_cu_ctx;
 struct pst_cu_stream;
 struct pst_cu_event;
@@ -27,7 +27,8 @@ struct pst_cu_user_object;
 /* An address in the driver's unified address space, of a GPU or of the host. */
 typedef unsigned long long pst_cu_ptr;
 
-/* Penstock's names for the driver's two default streams. NULL means the legacy stream. */
+/* Handles of the driver's two default streams. A stream handle of NULL means the legacy stream,
+ * too. */
 #define PST_CU_STREAM_LEGACY ((struct pst_cu_stream *)0x1)
 #define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
 
@@ -104,7 +105,8 @@ enum pst_cu_ptr_attr {
 	PST_CU_PTR_BLOCK_ID = 20,      /* unsigned long long */
 };
 
-/* Types of memory. For an address that it does not know, the driver returns 0. */
+/* Types of memory. For an address that the driver does not know, cuPointerGetAttributes stores
+ * 0. */
 enum pst_cu_memtype {
 	PST_CU_MEMTYPE_HOST = 1,
 	PST_CU_MEMTYPE_DEVICE = 2,
@@ -190,18 +192,19 @@ enum pst_cu_capture {
 	PST_CU_CAPTURE_BROKEN = 2,
 };
 
-/* Modes of cuThreadExchangeStreamCaptureMode: which graph captures restrict the calls of a
- * thread. With GLOBAL, the captures of all threads restrict it; with THREAD_LOCAL, only its own
- * captures; with RELAXED, no capture. */
+/* Modes of cuThreadExchangeStreamCaptureMode. While a stream is being captured into a graph, the
+ * driver refuses some calls of a thread. With GLOBAL, captures of all threads have this effect;
+ * with THREAD_LOCAL, only the thread's own captures; with RELAXED, no capture. */
 enum pst_cu_capture_mode {
 	PST_CU_CAPTURE_GLOBAL = 0,
 	PST_CU_CAPTURE_THREAD_LOCAL = 1,
 	PST_CU_CAPTURE_RELAXED = 2,
 };
 
-/* Flags of user objects, whose destructor runs when no graph refers to them any more. */
+/* Flags of user objects of graphs. The destructor of a user object runs when no graph refers to it
+ * any more. */
 enum {
-	PST_CU_USER_OBJECT_NO_SYNC = 0x1, /* the only kind that the driver has */
+	PST_CU_USER_OBJECT_NO_SYNC = 0x1, /* the driver accepts only this flag */
 	PST_CU_GRAPH_MOVE_REFS = 0x1,	  /* the graph takes the caller's references */
 };
 
@@ -227,7 +230,7 @@ enum pst_cu_flush_scope {
 	PST_CU_FLUSH_TO_ALL = 200,
 };
 
-/* Types of virtual memory management: cuMemCreate and the functions around it. */
+/* Types for the driver's functions of virtual memory management, such as cuMemCreate. */
 enum pst_cu_alloc_type {
 	PST_CU_ALLOC_PINNED = 1,
 };
@@ -299,9 +302,9 @@ struct pst_cu_ipc_mem {
 	char reserved[64];
 };
 
-/* If `src_type` is host, the driver uses only `src_host`, else only `src_dev`; the same holds
- * for `dst`. A pitch is the distance in bytes between the starts of two rows. It may be 0 if there
- * is one row. */
+/* A copy of `height` rows by cuMemcpy2D. If `src_type` is host, the driver uses only `src_host`,
+ * else only `src_dev`; the same holds for `dst`. A pitch is the distance in bytes between the
+ * starts of two rows. It may be 0 if there is one row. */
 struct pst_cu_memcpy2d {
 	size_t src_x_bytes;
 	size_t src_y;
@@ -321,8 +324,8 @@ struct pst_cu_memcpy2d {
 	size_t height;
 };
 
-/* One operand of a pitched copy of a batch. The distance between the starts of two rows is
- * `row_len` bytes. */
+/* Source or destination of one copy in a batch (struct pst_cu_copy3d). The distance between the
+ * starts of two rows is `row_len` bytes. */
 struct pst_cu_operand3d {
 	enum pst_cu_operand_type type;
 	pst_cu_ptr ptr;
@@ -330,7 +333,8 @@ struct pst_cu_operand3d {
 	struct pst_cu_location hint; /* Used for managed memory only. */
 };
 
-/* One pitched copy of a batch: `rows` rows of `width_bytes` bytes, in `layers` layers. */
+/* One copy in a batch of cuMemcpy3DBatchAsync: `rows` rows of `width_bytes` bytes, in `layers`
+ * layers. */
 struct pst_cu_copy3d {
 	struct pst_cu_operand3d src, dst;
 	size_t width_bytes, rows, layers;
@@ -340,10 +344,11 @@ struct pst_cu_copy3d {
 
 /*
  * The list of functions: R(name, symbol, parameters) for a required function, O(...) for an
- * optional one. The name is NVIDIA's name without its version suffix. The symbol is the version
- * that has these parameters. A driver that lacks a required function is not used at all. An
- * optional function that the driver lacks is NULL in the table, so code must check it before the
- * call. The comment after an optional function names the CUDA version that introduced it.
+ * optional one. The name is NVIDIA's name without its version suffix. The symbol is the name of the
+ * function in the library, in the version that has these parameters. A driver that lacks a required
+ * function is not used at all. An optional function that the driver lacks is NULL in the table, so
+ * code must check it before the call. The comment after an optional function names the CUDA version
+ * that introduced it.
  */
 /* clang-format off */
 #define PST_CU_DEVICE_FUNCS(R, O) \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA context: retains the device's primary context when it is first needed, and makes it
- * current around every group of driver calls. All parts of device cuda call this file. When it has
- * finished, the calling thread must always have the context and the capture mode that it had
+ * current around every group of driver calls. All parts of device cuda call these functions.
+ * Afterwards the calling thread must always have the context and the capture mode that it had
  * before.
  */
 #include "device/cuda_context.h"
@@ -64,6 +64,6 @@ enum pst_cu_result pst_cuda_event_await(const struct pst_cuda *api, struct pst_c
 	enum pst_cu_result rc;
 
 	while ((rc = api->cuEventQuery(event)) == PST_CU_NOT_READY && pst_now_ns() < until)
-		sched_yield(); /* Lets another thread run if one is ready to run. */
+		sched_yield(); /* let other threads run while polling */
 	return rc == PST_CU_NOT_READY ? api->cuEventSynchronize(event) : rc;
 }

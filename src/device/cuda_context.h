@@ -12,49 +12,52 @@
 #include "core/ops.h"
 #include "device/cuda_api.h"
 
-/* A server of objects imports each window of each client once for each of its 8 channels. */
+/* Maximum number of open imports: memory of other processes that this process has opened. A server
+ * of objects imports the memory of each client once for each of its 8 channels, so it needs
+ * many. */
 #define PST_CUDA_IMPORTS_MAX 4096
 /* Value of CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses copies with a larger pitch. */
 #define PST_CUDA_PITCH_MAX 2147483647u
 
-/* The driver executes a copy to the device of at most this many bytes in a hardware queue for
- * compute work (tests/standin/README.md). The library queues its own copies in other queues. So
- * such a copy does not hold them up while its stream waits. */
+/* Maximum length in bytes of a copy to the device that the driver executes in a hardware queue for
+ * compute work (tests/standin/README.md). The library makes its own copies in other queues. So such
+ * a copy of an application does not delay them while its stream waits. */
 #define PST_CUDA_COMPUTE_COPY 24576u
 
 struct pst_cuda_device {
 	const struct pst_cuda *api;
 	int ordinal;
 	unsigned char uuid[16];
-	/* Protects the table of imports, and the members that are set when they are
-	 * first needed. */
+	/* Guards the table `imports`, and the members that are set when they are first needed. */
 	pthread_mutex_t lock;
-	/* Held during a copy from another device, so that only one such copy runs at a time. It
-	 * is never taken while `lock` is held. */
+	/* A thread holds this lock during a copy from another device, so that only one such copy
+	 * runs at a time. A thread never takes it while it holds `lock`. */
 	pthread_mutex_t peer_lock;
-	_Atomic(struct pst_cu_ctx *) ctx; /* Primary context; NULL until it is retained. */
-	/* State of cuda_stream.c: scratch memory with the index of the byte that the next wait
-	 * writes, an event that is only queried, and the kernels that copy and count. They are 0
-	 * until they are needed. */
+	_Atomic(struct pst_cu_ctx *) ctx; /* primary context; NULL until it is retained */
+	/* State of cuda_stream.c; all members are 0 until they are needed. `scratch` is scratch
+	 * memory, and scratch_turn selects the byte of it that the next wait of a stream writes.
+	 * `queried` is an event that is only queried. The module has the kernels `counter` and
+	 * `kernel` (which copies). */
 	pst_cu_ptr scratch;
 	_Atomic unsigned scratch_turn;
 	_Atomic(struct pst_cu_event *) queried;
 	struct pst_cu_module *module;
 	struct pst_cu_function *counter; /* set before `kernel` */
 	_Atomic(struct pst_cu_function *) kernel;
-	/* Stream and event for copies between devices, used under peer_lock; NULL until they
-	 * are needed. */
+	/* Stream and event for copies between devices. A thread uses them only while it holds
+	 * peer_lock. NULL until they are needed. */
 	struct pst_cu_stream *peer;
 	struct pst_cu_event *peer_done;
-	/* Bit i is set if access to the memory of GPU i has been requested. */
+	/* Bit i is set if the library has requested access to the memory of GPU i. */
 	unsigned long long peers_open;
-	/* State of cuda_sum.c, used under sum_lock; NULL until it is needed. sum_lock is never
-	 * taken while `lock` is held. */
+	/* State of cuda_sum.c. A thread uses it only while it holds sum_lock, which it never takes
+	 * while it holds `lock`. NULL until it is needed. */
 	pthread_mutex_t sum_lock;
 	struct pst_cuda_sums *sums;
 	struct {
-		/* `base` is the address of the imported allocation, and `ptr` the address that
-		 * the importer got. `ptr` is 0 if the entry is free. */
+		/* Open imports of other processes' memory. `base` is the address of the imported
+		 * allocation, and `ptr` the address that the importing caller got. `ptr` is 0 if
+		 * the entry is free. */
 		pst_cu_ptr base, ptr;
 	} imports[PST_CUDA_IMPORTS_MAX];
 };
@@ -79,7 +82,7 @@ static inline void pst_cuda_swap_capture_mode(const struct pst_cuda *api,
 
 /*
  * Makes `ctx` the current context, which costs little if it is current already. After an error
- * another context is current. Then the caller must make no driver call, but must still call
+ * `ctx` is not current. Then the caller must make no driver call, but must still call
  * pst_cuda_leave.
  *
  * Until pst_cuda_leave the thread is in relaxed capture mode, so that the library's calls do not

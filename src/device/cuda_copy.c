@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copier of device cuda: two streams, one for each direction, and events. The streams, and
- * the events that are likely to be needed, are created when the copier opens. Creating one later
- * could take up to 0.3 ms while other threads use the driver (H200).
+ * The copier of device cuda, which makes the copies of one worker thread: two streams, one for each
+ * direction, and events. The streams, and the events that are likely to be needed, are created when
+ * the copier opens. Creating one later could take up to 0.3 ms while other threads use the driver
+ * (H200).
  *
- * The last ticket has no event until another copy follows it. Until then its stream is queried
- * instead of an event. So the last copy of a sequence needs two driver calls instead of three.
+ * A ticket is a number by which the caller queries whether the copies before it are done. Usually
+ * an event belongs to each ticket. The last ticket has no event until another copy follows it.
+ * Until then its stream is queried instead of an event. So the last copy of a sequence needs two
+ * driver calls instead of three.
  *
  * No copy of more than one byte may go through a compute queue of the GPU. In that queue, a stream
  * that waits for a request of the library may be ahead of the copy (tests/standin/README.md).
@@ -16,33 +19,33 @@
 #include "device/cuda_copy.h"
 #include "device/cuda_context.h"
 
-/* The driver sends host-to-device copies of at most this length through a compute queue of the
- * GPU, unless they have two rows. */
+/* Maximum length in bytes of a host-to-device copy that the driver sends through a compute queue of
+ * the GPU. It sends longer copies, and all copies of two rows, through a copy engine. */
 #define SMALL_COPY 24576u
 /* Maximum number of copies of a batch, which is one driver call. The copy engine pauses for
  * about 2.5 us between driver calls, but not between the copies of a batch. Eight copies of 512 KiB
  * in a batch are as fast as one copy of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
-/* A copy of two rows uses the copy engine, however far apart the rows are in an allocation. It
- * takes little more time than a copy of one row: 3.2 us instead of 2.5 (H200). So the copier joins
- * pairs of small copies. The two copies of a pair become the two rows of one copy. The copier
- * searches a partner for each small copy among the next PAIR_NEAR copies that are waiting. If there
- * are several copies of two rows, the copier queues them with one driver call. This call uses the
- * copy engine too (tests/standin/README.md). */
+/* Number of following copies among which the copier searches a partner for a small copy. It joins
+ * pairs of small copies, because a copy of two rows uses the copy engine, however far apart the
+ * rows are in an allocation. It takes little more time than a copy of one row: 3.2 us instead of
+ * 2.5 (H200). The two copies of a pair become the two rows of one copy. If there are several copies
+ * of two rows, the copier queues them with one driver call. This call uses the copy engine too
+ * (tests/standin/README.md). */
 #define PAIR_NEAR 8
-#define KNOWN_MAX 4 /* number of allocations that a copier remembers */
-/* maximum number of tickets in flight on one copier; a lane has half as many chunks */
+#define KNOWN_MAX 4 /* number of allocations that a copier caches */
+/* maximum number of tickets in flight on one copier; a lane has at most half as many chunks */
 #define TICKETS_MAX 512
 
 struct small_copy {
 	char *dst;
 	const char *src;
 	uint64_t len;
-	uint64_t base;	/* Start of the allocation that contains dst. */
-	unsigned piece; /* Index of the piece of the ring that contains src. */
+	uint64_t base;	/* start of the allocation that contains dst */
+	unsigned piece; /* registered piece of memory that contains src */
 	int *refused;
-	/* `partner`: the other copy of its pair if this copy is the first of the pair, else NULL.
-	 * `second`: whether this copy is the second of a pair. */
+	/* `partner`: the second copy of the pair, if this copy is the first one of a pair; else
+	 * NULL. `second`: true if this copy is the second one of a pair. */
 	struct small_copy *partner;
 	bool second;
 };
@@ -52,9 +55,10 @@ struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
-	/* True if the stream `in`, or `out`, has got work since the last ticket. */
+	/* used_in: copies were queued on the stream `in` since the last ticket. used_out: the same
+	 * for `out`. */
 	bool used_in, used_out;
-	uint64_t marked; /* The last ticket that was issued. */
+	uint64_t marked; /* the last ticket that was issued */
 	/* The last ticket that is known to be done; all earlier tickets are done too. */
 	uint64_t reached;
 	/* Events of the tickets in flight. The event of a ticket is at index ticket %
@@ -62,10 +66,11 @@ struct pst_copier {
 	struct pst_cu_event *events[TICKETS_MAX];
 	struct pst_cu_event *idle[TICKETS_MAX];
 	unsigned idle_count;
-	/* Stream of the last ticket's copies, as long as this ticket has no event; else NULL. */
+	/* While the last ticket has no event: the stream of its copies, which is queried in place
+	 * of an event. Else NULL. */
 	struct pst_cu_stream *last;
-	/* Copies that wait for pst_cuda_record: a batch of copies in one direction, and small
-	 * copies to the device, which are combined in pairs. */
+	/* Copies that are not submitted before pst_cuda_record is called: a batch of copies in one
+	 * direction, and small copies to the device, which are combined in pairs. */
 	unsigned deferred;
 	bool deferred_in;
 	pst_cu_ptr dsts[BATCH_MAX], srcs[BATCH_MAX];
@@ -73,13 +78,14 @@ struct pst_copier {
 	int *refused[BATCH_MAX];
 	struct small_copy small[BATCH_MAX];
 	unsigned small_count;
-	/* The small copies as a batch of copies of two rows. */
+	/* Memory in which the small copies are put together as a batch of copies of two rows. */
 	struct pst_cu_copy3d rows[BATCH_MAX];
-	/* The driver cannot make such batches, so the copier does not try again. */
+	/* The driver does not support batches of copies of two rows, so the copier does not try
+	 * again. */
 	bool rows_unsupported;
 	struct {
 		uint64_t base, len;
-	} known[KNOWN_MAX]; /* Allocations of the device that were looked up last. */
+	} known[KNOWN_MAX]; /* allocations that were looked up last */
 	unsigned known_count;
 };
 
@@ -88,7 +94,7 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope in;
 
-	/* If this call fails, the context and everything in it no longer exist. */
+	/* If this call fails, the context is destroyed, and with it its streams and events. */
 	pst_cuda_enter(api, cp->ctx, &in);
 	if (cp->in)
 		api->cuStreamDestroy(cp->in);
@@ -156,11 +162,10 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
 }
 
-/* Copies to the device through the copy engine, except a single byte, for which the driver always
- * uses a compute queue. That byte may have to wait there until the work of other streams is done,
- * as every short copy of an application does. A copy of 2 to SMALL_COPY
- * bytes becomes two rows of half the length. If that length is odd, two such copies are made,
- * which overlap. */
+/* Copies to the device through the copy engine, by making a copy of 2 to SMALL_COPY bytes a copy of
+ * two rows of half the length. If the length is odd, it makes two such copies, which overlap. A
+ * single byte cannot be split, and the driver uses a compute queue for it. There the byte may have
+ * to wait until the work of other streams is done, as every short copy of an application does. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
@@ -178,7 +183,7 @@ static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const cha
 	return rc;
 }
 
-/* Copies within the device's memory, on the copier's stream of that direction. */
+/* Copies within the device's memory, on the stream `in` or `out` of the copier. */
 static enum pst_cu_result copy_within(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	enum pst_cu_result rc = PST_CU_OK;
@@ -216,9 +221,9 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 	return rc;
 }
 
-/* Waits after a failure until no copy is running, so that no byte moves after the caller
- * has learnt of the failure. If this wait fails too, the context is broken and its queues
- * have stopped. */
+/* Called after a failure. Waits until no copy is running, so that no byte moves after the caller
+ * has received the error. If this wait fails too, the context is broken, and no copy runs any
+ * more. */
 static void copier_drain(struct pst_copier *cp)
 {
 	cp->cuda->api->cuStreamSynchronize(cp->in);
@@ -227,7 +232,7 @@ static void copier_drain(struct pst_copier *cp)
 
 /* ---- tickets ---- */
 
-/* Records that the oldest ticket in flight is done. */
+/* Counts the oldest ticket in flight as done, and makes its event free for other tickets. */
 static void ticket_pass(struct pst_copier *cp)
 {
 	cp->reached++;
@@ -271,8 +276,9 @@ static enum pst_cu_result event_get(struct pst_copier *cp, struct pst_cu_event *
 	return PST_CU_OK;
 }
 
-/* Gives the last ticket an event, before more work is queued on its stream. If it cannot make an
- * event, it waits for this ticket and for all earlier ones. */
+/* Records an event for the last ticket, which has none yet, before more work is queued on its
+ * stream. If no event can be created, waits until the copies of this ticket and of all earlier ones
+ * are done. */
 static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 {
 	struct pst_cu_event *event;
@@ -296,9 +302,9 @@ static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 	return rc;
 }
 
-/* The copier has one stream for copies to the device and one for copies from it. Records an event
- * for the next ticket, which is done when the copies on the two streams are done. Copies to the
- * device may be done before older copies from the device, so tickets are checked in their order. */
+/* Called if copies were queued on both streams since the last ticket. Records one event for the
+ * next ticket, which is done when the copies on both streams are done. Copies to the device may be
+ * done before older copies from the device, so tickets are checked in their order. */
 static enum pst_cu_result both_streams_record(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
@@ -330,8 +336,8 @@ static enum pst_cu_result batch_submit(struct pst_copier *cp)
 						 &first, 1, cp->deferred_in ? cp->in : cp->out);
 }
 
-/* Submits the batch. If the driver refuses a batch, none of its copies has started. Then each
- * copy is submitted alone. */
+/* Submits the deferred copies as a batch, by one driver call. If the driver refuses a batch, none
+ * of its copies has started. Then each copy is submitted alone. */
 static void batch_flush(struct pst_copier *cp)
 {
 	bool all = cp->deferred > 1 && batch_submit(cp) == PST_CU_OK;
@@ -363,7 +369,8 @@ static bool small_may_pair(const struct small_copy *a, const struct small_copy *
 	       src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
 }
 
-/* Searches a partner for each small copy. */
+/* Searches, for each small copy, another small copy with which it can become one copy of two
+ * rows. */
 static void small_pair_up(struct pst_copier *cp)
 {
 	struct small_copy *all = cp->small;
@@ -381,7 +388,8 @@ static void small_pair_up(struct pst_copier *cp)
 	}
 }
 
-/* Returns whether the copy is a pair or has two halves of the same length. */
+/* Returns whether the small copy can be made as one copy of two rows: it has a partner, or its
+ * length is even. */
 static bool small_has_two_rows(const struct small_copy *one)
 {
 	return one->partner || one->len % 2 == 0;
@@ -441,7 +449,7 @@ static bool small_submit_batch(struct pst_copier *cp)
 	return rc == PST_CU_OK;
 }
 
-/* Queues one small copy by itself. */
+/* Queues one small copy without a partner. Stores an error in *one->refused. */
 static void small_queue_alone(struct pst_copier *cp, const struct small_copy *one)
 {
 	enum pst_cu_result rc = copy_in_1d(cp, one->dst, one->src, one->len);
@@ -452,7 +460,7 @@ static void small_queue_alone(struct pst_copier *cp, const struct small_copy *on
 	*one->refused = pst_cuda_errno(rc);
 }
 
-/* Queues one small copy together with its partner. */
+/* Queues one small copy, together with its partner if it has one. */
 static void small_queue(struct pst_copier *cp, const struct small_copy *one)
 {
 	struct pst_rect two = small_rows(one);
@@ -464,8 +472,8 @@ static void small_queue(struct pst_copier *cp, const struct small_copy *one)
 		small_queue_alone(cp, one->partner);
 }
 
-/* Queues all small copies that wait. If the driver refuses a batch, none of its copies has
- * started. */
+/* Queues all deferred small copies. If the driver refuses a batch, none of its copies has started,
+ * so they are queued one by one. */
 static void small_flush(struct pst_copier *cp)
 {
 	bool batched;
@@ -478,8 +486,8 @@ static void small_flush(struct pst_copier *cp)
 	cp->small_count = 0;
 }
 
-/* Returns whether the copy can be part of a batch. Small copies to the device cannot, because
- * the driver sends them through a compute queue in a batch too. */
+/* Returns whether the copy can be part of a batch of copies of one row. Small copies to the device
+ * cannot, because the driver sends them through a compute queue in a batch too. */
 static bool rect_fits_batch(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&
@@ -552,7 +560,8 @@ static int copier_copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 	bool later;
 	enum pst_cu_result rc;
 
-	/* The caller may have to know that a copy within the device is queued when this returns. */
+	/* Do not defer a copy within the device: the caller may rely on it being queued when this
+	 * function returns. */
 	if (!r->within && (rect_is_small(r, in) || rect_fits_batch(cp, r, in)))
 		base = allocation_base(cp, in ? r->dst : r->src, r->row_len * r->rows);
 	later = base;
@@ -595,7 +604,8 @@ int pst_cuda_copy_out(struct pst_copier *cp, const struct pst_rect *r)
 	return copier_copy(cp, r, false);
 }
 
-/* Fails all deferred copies. They will never run, so no later ticket may report them as done. */
+/* Fails all deferred copies. They will never run, so the error is stored for each of them before a
+ * later ticket can report them as done. */
 static void deferred_fail(struct pst_copier *cp, int code)
 {
 	for (unsigned i = 0; i < cp->deferred; i++)

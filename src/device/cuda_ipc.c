@@ -74,7 +74,8 @@ static int import_find(const struct pst_cuda_device *c, pst_cu_ptr ptr)
 	return -1;
 }
 
-/* Adds an import to the table. Returns false if the table is full. */
+/* Adds an import, which is opened memory of another process, to the table of imports. Returns false
+ * if the table is full. */
 static bool import_add(struct pst_cuda_device *c, pst_cu_ptr base, pst_cu_ptr ptr)
 {
 	int i;
@@ -89,7 +90,8 @@ static bool import_add(struct pst_cuda_device *c, pst_cu_ptr base, pst_cu_ptr pt
 	return i >= 0;
 }
 
-/* Removes an import from the table. Returns its base, or 0 if `ptr` was not imported. */
+/* Removes the import at address `ptr` from the table. Returns the start address of the imported
+ * allocation, or 0 if `ptr` was not imported. */
 static pst_cu_ptr import_remove(struct pst_cuda_device *c, pst_cu_ptr ptr)
 {
 	pst_cu_ptr base = 0;
@@ -230,7 +232,8 @@ int pst_cuda_dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd
 		     struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	/* The driver refuses ranges that are not whole pages of the host. */
+	/* The driver makes a dma-buf only for whole pages of the host's page size, so round the
+	 * range. */
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	const pst_cu_ptr from = (uintptr_t)ptr & ~(page - 1);
 	const pst_cu_ptr to = ((uintptr_t)ptr + len + page - 1) & ~(page - 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Declares the function copy_peer of device cuda, which copies between two GPUs. core/ops.h
- * describes what callers must observe. */
+ * describes what it must do. */
 #ifndef PST_DEVICE_CUDA_PEER_H
 #define PST_DEVICE_CUDA_PEER_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations on the application's streams, for stream-ordered requests. core/queue/stream.c queues
- * them at submit.
+ * Queues operations on the application's CUDA streams, for stream-ordered requests.
+ * core/queue/stream.c calls these functions at submit.
  *
- * A waiting stream also holds up every other stream whose work comes next in the same hardware
- * queue: the queue that the waiting stream used last. So this file makes the stream use a compute
- * queue before it waits; then the copies of other streams continue (tests/standin/README.md has the
- * measurement). If a device has no memory operations, one host function stores a word, and
+ * A stream that waits also delays other streams: every stream whose work comes next in the hardware
+ * queue that the waiting stream used last. So this file makes the stream use a compute queue before
+ * it waits; then the copies of other streams continue (tests/standin/README.md has the
+ * measurement). On a device without stream memory operations, one host function stores a word, and
  * another polls a word. Neither makes a CUDA call or I/O.
  *
  * If the stream is being captured, each operation becomes a node of a graph. The functions then
@@ -22,14 +22,14 @@
 #include "device/stream_copy_image.h"
 #include "device/stream_copy_ptx.h"
 
-/* Interval at which a host function polls the word that it waits for. */
+/* Interval in ns at which a host function polls the word in memory that it waits for. */
 #define POLL_NS 20000
-/* Bytes of scratch memory. Each wait of a stream writes the next byte, so that streams rarely
- * write the same one. */
+/* Length of the scratch memory. Before each wait, a stream writes its next byte, so that two
+ * streams rarely write the same byte. */
 #define SCRATCH_BYTES 4096
-/* Threads of each block of the kernel. The kernel has one block for up to KERNEL_ONE_BLOCK bytes,
- * and two blocks for more. Two blocks nearly fill a PCIe 5 link; more blocks would take processors
- * from the application's kernels. */
+/* Number of threads in each block of the kernel that copies. A launch has one block for up to
+ * KERNEL_ONE_BLOCK bytes, and two blocks for more. Two blocks nearly fill a PCIe 5 link. More
+ * blocks would take multiprocessors from the application's kernels. */
 #define KERNEL_THREADS 512
 #define KERNEL_ONE_BLOCK ((uint64_t)512 << 10)
 
@@ -40,8 +40,8 @@ static bool has_memops(const struct penstock_device *dev, const struct pst_cuda 
 
 /* ---- what the first operation makes ---- */
 
-/* Makes the scratch memory and the event that pst_cuda_alive queries. Neither call waits for
- * streams. */
+/* Creates the scratch memory, and the event that pst_cuda_alive queries. Neither driver call waits
+ * for streams. */
 static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 {
 	struct pst_cu_event *queried = NULL;
@@ -60,8 +60,9 @@ static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 	return rc;
 }
 
-/* Loads the kernels. This waits until the context is idle. The image has machine code for most
- * GPUs. For other GPUs the driver compiles the text, which takes about 0.1 s. */
+/* Loads the kernels that copy and count. This waits until the context is idle. The image has
+ * machine code for most GPUs. For other GPUs the driver compiles the PTX text, which takes about
+ * 0.1 s. */
 static enum pst_cu_result kernel_open(struct pst_cuda_device *c)
 {
 	struct pst_cu_function *kernel = NULL;
@@ -94,9 +95,9 @@ static enum pst_cu_result counter_launch(struct pst_cuda_device *c, struct pst_c
 	return c->api->cuLaunchKernel(c->counter, 1, 1, 1, 1, 1, 1, 0, stream, pointers, NULL);
 }
 
-/* Runs each kernel once, without a copy. The driver may load a kernel only when it is first
- * launched, and then waits until the context is idle. Uses the thread's default stream, because
- * creating a stream could wait too. */
+/* Runs each kernel once, without copying anything. The driver may load a kernel only when it is
+ * first launched, and then waits until the context is idle. Uses the thread's default stream,
+ * because creating a stream could wait, too. */
 static void kernel_warm(struct pst_cuda_device *c)
 {
 	pst_cu_ptr args[] = {c->scratch, c->scratch};
@@ -114,7 +115,7 @@ void pst_cuda_stream_prepare(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cuda_scope in;
-	struct pst_err err; /* the first request that needs the kernel reports it */
+	struct pst_err err; /* not used: the first request that needs the kernel gets the error */
 
 	if (pst_cuda_begin(c, &in, &err))
 		return;
@@ -135,8 +136,8 @@ void pst_cuda_stream_close(struct pst_cuda_device *c)
 
 /* ---- begin and end ---- */
 
-/* Returns the part of seq->state that keeps what pst_cuda_leave needs at the end of the sequence:
- * the thread's former CUDA context and capture mode. */
+/* Returns the part of seq->state that stores the thread's former CUDA context and capture mode,
+ * which pst_cuda_leave restores at the end of the sequence. */
 static struct pst_cuda_scope *seq_scope(struct pst_stream_seq *seq)
 {
 	_Static_assert(sizeof(struct pst_cuda_scope) <= sizeof(seq->state), "the scope must fit");
@@ -148,8 +149,8 @@ static struct pst_cuda_device *seq_cuda(const struct pst_stream_seq *seq)
 	return seq->dev->priv;
 }
 
-/* Makes the stream's context current. A default stream belongs to whatever context is current,
- * so for a default stream the function uses the device's primary context. */
+/* Makes the stream's context current. A default stream belongs to whatever context is current, so
+ * for a default stream the function makes the device's primary context current. */
 static enum pst_cu_result stream_enter(struct pst_cuda_device *c, struct pst_cu_stream *stream,
 				       struct pst_cu_ctx *ctx, struct pst_cuda_scope *scope)
 {
@@ -221,7 +222,8 @@ void pst_cuda_stream_end(struct pst_stream_seq *seq)
 	pst_cuda_leave(seq_cuda(seq)->api, seq_scope(seq));
 }
 
-/* Reports that an operation could not be queued, or could not become a node of a graph. */
+/* Returns 0 if the driver's result `rc` is success. Otherwise stores the error that operation
+ * `what` could not be queued, or could not become a node of a graph. */
 static int op_result(const struct pst_stream_seq *seq, enum pst_cu_result rc, const char *what,
 		     struct pst_err *err)
 {
@@ -236,7 +238,8 @@ static int op_result(const struct pst_stream_seq *seq, enum pst_cu_result rc, co
 
 /* ---- words ---- */
 
-/* The argument of a host function. The host function frees it. */
+/* The argument of a host function, which the driver runs when the stream reaches it. The host
+ * function frees the argument. */
 struct host_job {
 	uint64_t *word, value;
 };
@@ -293,7 +296,8 @@ int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t v
 	return op_result(seq, rc, "storing a word", err);
 }
 
-/* Makes the stream use a compute queue, because a wait in a copy queue would hold up copies. */
+/* Queues a memset of one byte, so that the stream uses a compute queue. If the stream then waits,
+ * it does not block a copy queue. */
 static enum pst_cu_result leave_copy_queue(struct pst_cuda_device *c, struct pst_cu_stream *stream)
 {
 	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
@@ -404,8 +408,8 @@ int pst_cuda_stream_count(struct pst_stream_seq *seq, uint64_t *count, uint64_t 
 	return op_result(seq, rc, "launching a counter", err);
 }
 
-/* Finds the graph into which the stream is being captured. A driver of CUDA 12.3 or later may
- * refuse the older function if the graph's edges have data. */
+/* Finds the graph into which the stream is being captured. Calls the newer driver function (CUDA
+ * 12.3) if the driver has it, because the older one may fail if the graph's edges have data. */
 static enum pst_cu_result capture_graph(const struct pst_cuda *api, struct pst_cu_stream *stream,
 					struct pst_cu_graph **graph)
 {
@@ -442,7 +446,8 @@ static int user_object_create(struct pst_stream_seq *seq, void (*gone)(void *arg
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "creating a user object for a graph");
 }
 
-/* The driver keeps a user object while the graph, a copy of it or an executable of it exists. */
+/* The driver destroys a user object, and so calls gone(arg), when the graph, its copies and its
+ * executables are all destroyed. */
 int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), void *arg,
 			struct pst_err *err)
 {
@@ -465,8 +470,8 @@ int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), voi
 
 /* ---- failures ---- */
 
-/* Queries an event only to learn whether the context is broken: then every driver call fails. Such
- * a query has no other effect. */
+/* Checks whether the context is broken by querying an event: if it is, every driver call fails. The
+ * query has no other effect. */
 int pst_cuda_alive(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stream functions of device cuda's table. core/ops.h has their contracts. */
+/* The functions of device cuda that queue operations on CUDA streams. core/ops.h describes what
+ * each of them must do. */
 #ifndef PST_DEVICE_CUDA_STREAM_H
 #define PST_DEVICE_CUDA_STREAM_H
 

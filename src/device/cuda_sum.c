@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checksums of GPU memory. The GPU computes them by the kernels of crc_sum.cuh, one for each kind
- * of checksum: one launch for up to RANGES_MAX ranges. The calling thread cuts the ranges into
- * pieces, waits for the kernel and joins the pieces' checksums. One call at a time uses the GPU. It
- * must never run on a lane.
+ * Computes checksums of GPU memory with the kernels of crc_sum.cuh, one for each kind of checksum:
+ * one launch for up to RANGES_MAX ranges. The calling thread cuts the ranges into pieces, waits for
+ * the kernel and joins the pieces' checksums. One call at a time uses the GPU. It must never run on
+ * a worker thread (lane) of the library.
  */
 #include "device/cuda_sum.h"
 
@@ -18,26 +18,26 @@
 #include "device/crc64nvme_ptx.h"
 
 #define RANGES_MAX 2048u
-/* Maximum number of pieces of a launch. Each range may need one piece that is shorter than the
- * others, so half of the pieces are reserved for these. */
+/* Maximum number of pieces in one launch of the kernel. Each range may have one piece that is
+ * shorter than the others, so half of the pieces are reserved for these. */
 #define PIECES_MAX (2 * RANGES_MAX)
 /* Length in bytes of the shortest piece: four times the 16 KiB that the kernel of CRC-32C reads at
- * a time, and twice the 32 KiB of that of CRC-64/NVME.
- * Longer pieces are a power of two times as long, so that the kernel needs few multiplications to
- * shift their checksums. */
+ * a time, and twice the 32 KiB of the kernel of CRC-64/NVME. Longer pieces have a power of two
+ * times this length, so that the kernel needs few multiplications to shift their checksums. */
 #define PIECE_MIN ((uint64_t)64 << 10)
 #define KERNEL_THREADS 128
-/* Time for which the calling thread polls before it sleeps. A checksum of 1 GiB takes no longer,
- * and a thread that sleeps takes 0.1 to 0.3 ms to wake up. */
+/* Time in ns for which the calling thread polls for the end of the kernel before it sleeps. A
+ * checksum of 1 GiB takes no longer, and a thread that sleeps takes 0.1 to 0.3 ms to wake up. */
 #define POLL_NS 1000000u
 
-/* A piece of a range, in pinned memory. crc_sum.cuh has the same layout, and describes it. */
+/* A piece of a range, in pinned memory that the kernel reads and writes. crc_sum.cuh has the same
+ * layout, and describes the members. */
 struct sum_piece {
 	uint64_t begin, len, after, raw;
 };
 
-/* The first call makes these objects, and the first call for a kind its kernel. They stay until the
- * device closes. */
+/* Objects that the first call creates and later calls use again. The first call for a kind adds its
+ * kernel. They exist until the device closes. */
 struct pst_cuda_sums {
 	struct sum_kernel {
 		struct pst_cu_module *module; /* NULL until the kernel is needed */
@@ -103,7 +103,7 @@ static enum pst_cu_result kernel_load(const struct pst_cuda *api, struct pst_cud
 	struct sum_kernel kernel = {0};
 	enum pst_cu_result rc = api->cuModuleLoadData(&kernel.module, sources[kind].image);
 
-	/* The image has machine code for most GPUs. For others the driver compiles the text. */
+	/* The image has machine code for most GPUs. For others the driver compiles the PTX text. */
 	if (rc != PST_CU_OK)
 		rc = api->cuModuleLoadData(&kernel.module, sources[kind].ptx);
 	if (rc != PST_CU_OK)
@@ -172,8 +172,8 @@ void pst_cuda_sum_close(struct pst_cuda_device *c)
 
 /* ---- ranges and pieces ---- */
 
-/* Checks that the whole range is memory of the device: a kernel that reads another address breaks
- * the application's context. `known` is the allocation that was found last. */
+/* Checks that the whole range is memory of the device, because a kernel that reads another address
+ * breaks the application's context. `known` is the allocation that the last call found. */
 static int range_check(struct penstock_device *dev, const struct pst_sum *sum,
 		       struct pst_memory *known, struct pst_err *err)
 {
@@ -205,9 +205,9 @@ static uint64_t piece_len(const struct pst_sum *sums, unsigned count)
 	return len;
 }
 
-/* Cuts a range into pieces of `len` bytes, from its last whole word to its begin. So all pieces but
- * the first begin at a whole word. The last piece also has the bytes after the last whole word.
- * Returns the number of pieces. */
+/* Cuts a range into pieces of `len` bytes, starting at its last whole word (4 bytes) and going
+ * backwards to its begin. So all pieces but the first begin at a whole word. The last piece also
+ * has the bytes after the last whole word. Returns the number of pieces. */
 static unsigned range_cut(const struct pst_sum *sum, uint64_t len, struct sum_piece *pieces)
 {
 	const uint64_t begin = (uintptr_t)sum->ptr, end = begin + sum->len;
@@ -242,13 +242,12 @@ static int pieces_launch(struct penstock_device *dev, enum pst_sum_kind kind, un
 		pst_device_sync_end(dev);
 	if (rc == PST_CU_OK)
 		return 0;
-	/* The kernel may still write its results. */
-	c->api->cuStreamSynchronize(s->stream);
+	c->api->cuStreamSynchronize(s->stream); /* the kernel may still write its results */
 	return pst_cuda_fail(err, rc, "computing checksums");
 }
 
-/* Computes the checksums of at most RANGES_MAX ranges. The context is current, and the caller holds
- * sum_lock. */
+/* Computes the checksums of at most RANGES_MAX ranges. The caller has made the context current and
+ * holds sum_lock. */
 static int ranges_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
 		      unsigned count, bool unless_waiting, struct pst_err *err)
 {
@@ -267,7 +266,7 @@ static int ranges_sum(struct penstock_device *dev, enum pst_sum_kind kind, struc
 		return ret;
 	rc = pst_cuda_event_await(c->api, s->done, POLL_NS);
 	if (rc != PST_CU_OK) {
-		c->api->cuStreamSynchronize(s->stream);
+		c->api->cuStreamSynchronize(s->stream); /* the kernel may still write its results */
 		return pst_cuda_fail(err, rc, "computing checksums");
 	}
 	for (unsigned i = 0; i < count; i++) {

@@ -2,10 +2,10 @@
 /*
  * Device host: ordinary memory of this process. It copies by memcpy, so a copy is done when the
  * call that queues it returns. It is the last device of the list, so "auto" always finds a device.
- * Memory that no other device recognises counts as host memory, even the freed address of a GPU.
- * So before a copy, host checks memory that the caller has not declared to be host memory. If it
- * is not mapped, the copy fails, and the process gets no SIGSEGV. Host also checks every range
- * whose checksum it computes.
+ * Memory that no other device recognises counts as host memory, even the freed address of a GPU. So
+ * before a copy, device host checks memory that the caller has not declared to be host memory. If
+ * the memory is not mapped, the copy fails, and the process gets no SIGSEGV. Device host also
+ * checks every range whose checksum it computes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,23 +24,24 @@
 #include "s3/crc.h"
 
 #define HUGE_PAGE (2u << 20)
-#define PAGE ((uintptr_t)4096) /* the page size, or a divisor of the page size */
+#define PAGE ((uintptr_t)4096) /* 4 KiB divides every page size */
 #define SUM_PIECE ((uint64_t)64 << 20)
-/* Older headers do not define this flag, and older kernels return EINVAL for it. */
+/* Older C headers do not define these flags of madvise. Kernels before 5.14 return EINVAL for
+ * them. */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* An allocation of host_alloc. */
+/* An allocation that host_alloc has made. */
 struct host_alloc {
 	void *mem; /* address that the caller got */
 	void *map; /* mapping that contains `mem`, and its length in bytes */
 	size_t len;
 };
 
-/* The allocations of the device, as a tree of tsearch(3) ordered by address. With it, host_free
- * recognises an address that host_alloc has not returned. */
+/* State of the device: its allocations, as a tree of tsearch(3) ordered by address. With the tree,
+ * host_free recognises an address that host_alloc has not returned. */
 struct host_device {
 	pthread_mutex_t lock;
 	void *allocs;
@@ -105,7 +106,7 @@ static bool alloc_add(struct host_device *host, struct host_alloc *alloc)
 	return added;
 }
 
-/* Maps the memory. Large blocks get huge pages. */
+/* Allocates host memory by mmap. Large allocations get huge pages. */
 static int host_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
 	struct host_alloc *alloc;
@@ -165,13 +166,13 @@ static int host_classify(struct penstock_device *dev, const void *ptr, struct ps
 	(void)dev;
 	(void)ptr;
 	memset(out, 0, sizeof(*out));
-	return 1; /* this device is queried last, so the memory belongs to no other device */
+	return 1; /* host is queried last, so no other device owns the memory */
 }
 
 /* ---- memory of callers ---- */
 
-/* Returns true if the kernel can read the byte, or write it if `write_it` is set. It writes a
- * zero, which is harmless because the copy that follows replaces the byte. */
+/* Returns true if the kernel can read the byte, or, if `write_it` is true, can write it. A test
+ * write stores a zero, which is harmless because the copy that follows replaces the byte. */
 static bool byte_is_mapped(char *byte, bool write_it)
 {
 	char c = 0;
@@ -240,8 +241,8 @@ static int host_copy_out(struct pst_copier *copier, const struct pst_rect *rect)
 	return ret ? ret : pst_cpu_copy(copier, rect);
 }
 
-/* Checks and sums one piece after the other, so that a long file mapping is not read as a whole
- * before its first bytes are used. */
+/* Checks and sums pieces of SUM_PIECE bytes one after the other. So a long file mapping is not read
+ * as a whole before its first bytes are used. */
 static int range_sum(enum pst_sum_kind kind, struct pst_sum *sum)
 {
 	char *at = (char *)(uintptr_t)sum->ptr;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of device host: ordinary memory of this process. */
+/* Declares the function table of device host: ordinary memory of this process. */
 #ifndef PST_DEVICE_HOST_H
 #define PST_DEVICE_HOST_H
 

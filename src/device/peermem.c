@@ -21,7 +21,7 @@
 
 struct peermem_device {
 	int fd;
-	pthread_mutex_t lock; /* Protects the table below. It is held during mmap and munmap. */
+	pthread_mutex_t lock; /* guards `allocs`; held during mmap and munmap */
 	struct {
 		char *base;
 		size_t len;
@@ -48,7 +48,7 @@ static uint64_t sysfs_read_number(const char *dir, const char *name)
 	return n > 0 ? strtoull(text, NULL, 0) : 0;
 }
 
-/* Checks that a name has the form dddd:bb:dd.f, so that no name leads out of
+/* Checks that a name has the form dddd:bb:dd.f, so that no name (such as "../x") leads out of
  * /sys/bus/pci/devices. */
 static bool text_is_bdf(const char *text)
 {
@@ -162,7 +162,7 @@ static int peermem_free(struct penstock_device *dev, void *ptr, struct pst_err *
 	pthread_mutex_lock(&mem->lock);
 	i = alloc_find(mem, ptr);
 	if (i >= 0 && mem->allocs[i].base != ptr)
-		i = -1; /* `ptr` points into the middle of an allocation, so it cannot be freed. */
+		i = -1; /* `ptr` is inside an allocation, so it cannot be freed */
 	if (i >= 0) {
 		munmap(ptr, mem->allocs[i].len);
 		mem->allocs[i].base = NULL;

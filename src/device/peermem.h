@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of device peermem: memory of a PCI device that is published for
+/* Declares the function table of device peermem: memory of a PCI device that is published for
  * peer-to-peer DMA. */
 #ifndef PST_DEVICE_PEERMEM_H
 #define PST_DEVICE_PEERMEM_H

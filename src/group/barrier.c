@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the barriers of a group. At a barrier every rank sends rank 0 a packet when it has
- * arrived; when all have arrived, rank 0 sends every rank a packet with the result. The packets
- * carry the ranks' status. In an exchange, each rank also sends a message and a descriptor,
- * which rank 0 passes to all other ranks. A rank is "lost" when its socket closes or its
- * process exits. A rank "hangs" if stall_ms have passed since the first rank arrived at the
- * barrier, and it has not arrived yet. In both cases this barrier and all later barriers fail.
- * Called by the other files of src/group. No function waits without a limit.
+ * Implements the barriers of a group, which is several processes (ranks) that load a model
+ * together. At a barrier every rank sends rank 0 a packet when it has arrived; when all have
+ * arrived, rank 0 sends every rank a packet with the result. The packets carry the ranks' status.
+ * In an exchange, each rank also sends a message and a descriptor, which rank 0 passes to all other
+ * ranks. A rank is "lost" when its socket closes or its process exits. A rank "hangs" if stall_ms
+ * have passed since the first rank arrived at the barrier, and it has not arrived yet. In both
+ * cases this barrier and all later barriers fail. Called by the other files of src/group. No
+ * function waits without a limit.
  */
 #include "group/barrier.h"
 
@@ -24,9 +25,9 @@
 #define LAST_BARRIER_MS 3000
 /* Time in ms between two calls of the callback by which this rank's caller can cancel. */
 #define POLL_MS 100
-/* If a rank has not arrived after stall_ms, rank 0 gives it up and tells the other ranks. These
- * must still wait for this message, so they wait longer than rank 0: by GRACE_MS plus
- * 1 / GRACE_PART of stall_ms. */
+/* If a rank has not arrived after stall_ms, rank 0 records that it hangs, and sends this to the
+ * other ranks. They must wait for this message, so they wait longer than rank 0: by GRACE_MS plus
+ * (1 / GRACE_PART) of stall_ms. */
 #define GRACE_MS 2000
 #define GRACE_PART 8
 
@@ -85,8 +86,8 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 	pst_link_close(link);
 }
 
-/* Records that a rank hangs. Keeps the connection open, so that a rank that resumes learns that
- * it was given up. */
+/* Records that a rank hangs. Keeps the connection open: if the rank resumes, it receives the packet
+ * that says so. */
 static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
@@ -253,7 +254,8 @@ static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packe
 		return;
 	do {
 		soon = min_ms(now + POLL_MS, until);
-		/* Ignores other errors: the next barrier detects that the rank is lost. */
+		/* Ignores errors other than -ETIMEDOUT: the next barrier detects that the rank is
+		 * lost. */
 		if (pst_link_send(&g->links[to], soon, packet, messages) != -ETIMEDOUT)
 			return;
 		now = pst_group_now_ms();
@@ -292,7 +294,7 @@ static void packet_set_lost(const struct penstock_group *g, struct pst_packet *p
 	snprintf(packet->text, sizeof(packet->text), "%s", g->lost.text);
 }
 
-/* Tells all ranks that the next barrier fails because a rank is lost. */
+/* Sends all ranks the result of the next barrier: it fails because a rank is lost. */
 static void announce_lost(struct penstock_group *g)
 {
 	struct pst_packet answer = {.seq = g->seq + 1};
@@ -573,8 +575,8 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 	int ret = alloc_messages(g, bytes, len, fd, messages);
 
 	if (ret) {
-		/* Still takes part in the barrier, but without a message, so that the other
-		 * ranks learn of the failure. */
+		/* This rank still takes part in the barrier, but without a message, so that the
+		 * other ranks get its error. */
 		ret = status ? status : pst_weights_no_memory("the ranks' messages");
 		return pst_group_barrier(g, ret);
 	}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Barriers of a group. At a barrier all ranks wait for each other, can exchange a few bytes, and
- * learn whether a rank failed or is lost. All ranks must call the functions marked "collective" in
- * the same order. Only one thread of a rank may call these functions at a time.
+ * Barriers of a group, which is several processes (ranks) that load a model together. At a barrier
+ * all ranks wait for each other, can exchange a few bytes, and learn whether a rank failed or is
+ * lost. All ranks must call the functions marked "collective" in the same order. Only one thread of
+ * a rank may call these functions at a time.
  * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PST_GROUP_BARRIER_H
@@ -19,10 +20,11 @@ struct penstock_group {
 		int rank; /* First rank that is lost; -1 if no rank is. */
 		int code;
 		enum penstock_why why;
-		char text[PENSTOCK_TEXT_MAX]; /* Sentence about the end of the lost rank. */
+		char text[PENSTOCK_TEXT_MAX]; /* How the lost rank ended, as a sentence. */
 	} lost;
-	/* Load whose caller can cancel it while this rank waits; the rank calls that caller's
-	 * callback from time to time. NULL if there is none. */
+	/* The load that this rank runs; NULL if there is none. While the rank waits, it calls the
+	 * callback of the load's caller from time to time, so that the caller can cancel the
+	 * load. */
 	struct pst_load *progress;
 	/* Result of a barrier that fails because a rank has already reported an error: early.seq is
 	 * the number of this barrier. */

@@ -121,7 +121,8 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 		return ret;
 	h = pst_hash_add(pst_hash_add(1, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec);
 	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
-	/* The parser has changed this text, but equal headers are changed in the same way. */
+	/* The parser has changed this text, but it changes equal headers in the same way. So equal
+	 * headers still have equal hashes. */
 	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
 	ret = hash_samples(file, storage, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes groups. The ranks connect through a socket in a directory that only this user
- * may enter: rank 0 listens, and the other ranks connect to it. Both ends check which user's
- * process is at the other end. When all ranks have joined, rank 0 removes the socket's name. Called
- * by programs. It never waits longer than the caller's timeout.
+ * Opens and closes groups, which are processes (ranks) that load a model together. The ranks
+ * connect through a socket in a directory that only this user may enter: rank 0 listens, and the
+ * other ranks connect to it. Both ends check which user's process is at the other end. When all
+ * ranks have joined, rank 0 removes the socket's name. Called by programs. It never waits longer
+ * than the caller's timeout.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,8 +35,8 @@
 /* Default time in ms that the ranks at a barrier wait for a missing rank. It is long because a rank
  * on slow storage may arrive late. */
 #define STALL_MS 600000u
-/* Default length of a window. With 16 MiB instead of 64 MiB, a first load takes 1.4 times as
- * long. */
+/* Default length in bytes of a window, a buffer that one rank fills and all ranks copy from. With
+ * 16 MiB instead of 64 MiB, a first load takes 1.4 times as long. */
 #define WINDOW (64u << 20)
 #define WINDOWS 4u
 
@@ -160,9 +161,9 @@ static struct hello make_hello(const struct penstock_group *g)
 
 /* ---- rank 0 ---- */
 
-/* Receives the hello of a new connection and adds the rank that sent it. Returns the error if
- * the group cannot be formed. Returns 0 in all other cases, even if the connection does not
- * come from a rank. */
+/* Receives the hello, the first packet of a new connection, and adds the rank that sent it. Returns
+ * the error if the group cannot be formed. Returns 0 in all other cases, even if the connection
+ * does not come from a rank. */
 static int admit_rank(struct penstock_group *g, struct pst_link *link, const char *path)
 {
 	uint64_t until = pst_group_now_ms() + HELLO_MS;
@@ -262,7 +263,8 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 	return ret;
 }
 
-/* Sends the result of the joining to all ranks that joined, and to the refused rank `late`. */
+/* Sends the result `ret` of forming the group to all ranks that have joined, and to the refused
+ * rank `late`. */
 static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
 {
 	struct pst_packet packet = {.seq = 1, .code = ret};
@@ -407,8 +409,8 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 
 /* ---- open and close ---- */
 
-/* Waits for the delay after which this host starts. Calls the caller's callback during the
- * wait. */
+/* Waits for settings.delay_ms, because hosts that load the same model start at different times.
+ * Calls the caller's callback during the wait. */
 static int await_turn(struct penstock_group *g)
 {
 	uint64_t until = pst_group_now_ms() + g->settings.delay_ms;

@@ -55,7 +55,7 @@ int pst_group_wait_fds(struct pollfd *fds, unsigned count, int ms)
 			valid[used++] = fds[i];
 	n = poll(valid, used, ms);
 	if (n < 0)
-		/* EINVAL: the limit has become lower than the number of open descriptors. */
+		/* EINVAL: RLIMIT_NOFILE has become lower than the number of open descriptors. */
 		return errno == EINVAL ? -EMFILE : -errno;
 	for (unsigned i = count; i-- > 0;)
 		fds[i].revents = fds[i].fd >= 0 ? valid[--used].revents : 0;

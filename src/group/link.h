@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets between rank 0 and another rank of a group, over a SOCK_SEQPACKET socket. Used by join.c,
- * which creates the sockets, and by barrier.c.
+ * Packets between rank 0 and another rank of a group (processes that load a model together), over a
+ * SOCK_SEQPACKET socket. Used by join.c, which creates the sockets, and by barrier.c.
  */
 #ifndef PST_GROUP_LINK_H
 #define PST_GROUP_LINK_H
@@ -47,8 +47,8 @@ struct pst_message {
 
 /* The connection to another rank. */
 struct pst_link {
-	/* Each is -1 if it is not open. pidfd refers to the rank's process; it is open only if
-	 * that process has a pid in this process's pid namespace. */
+	/* `sock` and `pidfd` are -1 if they are not open. pidfd refers to the rank's process; it is
+	 * open only if that process has a pid in this process's pid namespace. */
 	int sock, pidfd;
 	pid_t pid;
 	bool closed; /* Whether the rank has sent PST_SEQ_LEFT. */

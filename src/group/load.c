@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements loads by all ranks of a group. All ranks share the reading: each rank reads its
- * part of the needed bytes into its own windows. Each rank then copies the bytes that it needs
- * itself out of the windows of all ranks. The plan divides this work into rounds, with one
- * chunk for each reader in a round. A rank arrives at the barrier of a round when it has read
- * its chunk of this round and has copied the previous round. So no window is overwritten before
- * every rank has copied from it. A rank that fails goes to the next barrier at once; the other
- * ranks poll the group while they wait for their reads. Called by programs; weights/load.c
- * calls load_move through the hook pst_load_mover.
+ * Implements loads by all ranks of a group. All ranks share the reading: each rank reads its part
+ * of the needed bytes into its own windows, which are buffers in shared memory. Each rank then
+ * copies the bytes that it needs itself out of the windows of all ranks. The plan divides this work
+ * into rounds, with one chunk for each reader in a round. A rank arrives at the barrier of a round
+ * when it has read its chunk of this round and has copied the previous round. So no window is
+ * overwritten before every rank has copied from it. A rank that fails goes to the next barrier at
+ * once. The other ranks check for this with pst_group_poll while they wait for their reads. Called
+ * by programs; weights/load.c calls load_move through the hook pst_load_mover.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -24,11 +24,13 @@
 #define COPIES 64u
 /* Time in ns that a failed load waits for its reads to complete. */
 #define SETTLE_NS 2000000000
-/* Time in ns between two polls of the group while a rank waits for a read. */
+/* Time in ns between two calls of pst_group_poll, which detects failed ranks, while a rank waits
+ * for a read. */
 #define POLL_NS 250000000
 
-/* The facts that ranks compare. In the message, the hashes of the files and the first part of
- * the need bitmap follow this struct. */
+/* The facts about the model that ranks compare. In the message, this struct is followed by the
+ * hashes of the files, and by the first part of the need bitmap (the file ranges that the rank
+ * needs). */
 struct model_facts {
 	uint64_t table, file_count, need_bytes, stores;
 };
@@ -36,8 +38,8 @@ _Static_assert(sizeof(struct model_facts) + PST_FILES_COMPARED * 8 + PST_NEED_BY
 		       PST_MESSAGE_MAX,
 	       "facts fit what a rank says");
 
-/* A read of this rank: its chunk of one round. There is one struct for each of the rank's
- * windows. */
+/* A read of this rank: the chunk that it reads in one round of the load. There is one struct for
+ * each of the rank's windows (buffers that other ranks copy from). */
 struct read_round {
 	bool reading;
 	uint64_t id;
@@ -71,8 +73,8 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 /* ---- the same model on every rank ---- */
 
-/* Returns how many bytes of the need bitmap, starting at byte `at`, fit into one exchange of
- * messages. */
+/* Returns how many bytes of the need bitmap (the file ranges that a rank needs), starting at byte
+ * `at`, fit into one exchange of messages. */
 static size_t need_len(const struct group_move *m, size_t at)
 {
 	size_t left = pst_group_plan_need_bytes(&m->plan) - at;
@@ -103,7 +105,7 @@ static size_t write_facts(struct group_move *m, unsigned char *to)
 	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
-/* Returns true if the message is as long as the numbers in its own facts require. */
+/* Returns true if the message is as long as the numbers in its struct model_facts require. */
 static bool facts_complete(const struct pst_message *messages)
 {
 	struct model_facts f;
@@ -157,9 +159,9 @@ static int compare_facts(const struct group_move *m, const struct pst_message *m
 	return 0;
 }
 
-/* Checks whether the load can continue despite the differences that compare_facts found.
- * Different stat fields are accepted if the files' contents are equal, and different stores are
- * treated as one store. */
+/* Checks whether the load can continue despite the differences that compare_facts found. Different
+ * stat fields are accepted if the files' contents are equal, and different stores (file systems)
+ * are treated as one store. */
 static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 			    const struct mismatch *mismatch)
 {
@@ -175,8 +177,8 @@ static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 	return ret;
 }
 
-/* Adds the need bitmaps of the other ranks to this rank's bitmap, from byte `at` on. The last
- * bytes of each rank's message are its bitmap. */
+/* Adds the need bitmaps (the file ranges that ranks need) of all ranks to this rank's bitmap, from
+ * byte `at` on. The last bytes of each rank's message are its bitmap. */
 static void merge_need(struct group_move *m, const struct pst_message *messages, size_t at)
 {
 	size_t len = need_len(m, at);
@@ -186,8 +188,8 @@ static void merge_need(struct group_move *m, const struct pst_message *messages,
 			m->plan.need[at + i] |= messages[r].bytes[messages[r].len - len + i];
 }
 
-/* Exchanges the part of the need bitmap that did not fit into the first message, as happens with a
- * large model. */
+/* Exchanges the part of the need bitmap (the file ranges that ranks need) that did not fit into the
+ * first message, as happens with a large model. */
 static int exchange_need(struct group_move *m, struct pst_message *messages)
 {
 	size_t all = pst_group_plan_need_bytes(&m->plan);
@@ -352,8 +354,9 @@ static int copies_add(struct group_move *m, const struct penstock_seg *seg, cons
 	};
 	m->delivered += len * rows;
 	if (m->windows.host) {
-		/* The CPU copies the bytes into a slot in host memory. If the destination is
-		 * host memory, the CPU also copies the bytes from the slot to the destination. */
+		/* The copy goes through a slot (a piece of pinned staging memory), into which the
+		 * CPU copies the bytes from the window. If the destination is host memory, the CPU
+		 * also copies the bytes from the slot to the destination. */
 		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
 		sum->dram_laid += len * rows;
 	}
@@ -409,8 +412,8 @@ static size_t first_extent(const struct group_move *m, unsigned file, uint64_t o
 static int copy_round(struct group_move *m, uint64_t round)
 {
 	for (unsigned i = 0; i < m->size; i++) {
-		/* Each rank starts with a different window, so that the ranks do not all copy
-		 * from the same window. */
+		/* Each rank starts with the window of a different rank, so that not all ranks copy
+		 * from one window at the same time. */
 		unsigned rank = (m->rank + i) % m->size;
 		struct pst_group_chunk c;
 		int ret;
@@ -544,7 +547,7 @@ static int load_move(void *arg, struct pst_load *load, struct pst_extents *exten
 	m.window_count = pst_group_get_settings(g)->windows;
 	if (!status)
 		pst_extents_sort(extents);
-	/* This rank needs no bytes itself; it only reads for the other ranks. */
+	/* A rank that needs no bytes itself only reads for the other ranks, into host memory. */
 	if (!status && !extents->count) {
 		ret = penstock_device_open("host", NULL, &host);
 		status = ret < 0 ? ret : 0;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decides which rank reads which bytes. The model's files are cut into chunks no longer than a
- * window; every rank computes the same chunks. The chunks that at least one rank needs are
- * assigned to rounds: each reader reads one chunk per round. The total bytes of any two readers
- * differ by at most the length of one chunk. Only the needed parts of a chunk are read, in
- * granules of some pages: if several hosts share a model, the ranks of one host may need only a
- * part of each tensor. Files of different stores alternate, so that all stores are busy.
- * Different hosts that load the same model start at different chunks, so that they do not all
- * read the same chunks from a server at once. This file also computes the hashes that ranks
- * compare before a load. Called by load.c and join.c. Does no I/O.
+ * window (a buffer that one rank fills and all ranks copy from). Every rank computes the same
+ * chunks. The chunks that at least one rank needs are assigned to rounds: each reader reads one
+ * chunk per round. The total bytes of any two readers differ by at most the length of one chunk.
+ * Only the needed parts of a chunk are read, in granules of some pages: if several hosts share a
+ * model, the ranks of one host may need only a part of each tensor. Files of different stores
+ * alternate, so that all stores are busy. Different hosts that load the same model start at
+ * different chunks, so that they do not all read the same chunks from a server at once. This file
+ * also computes the hashes that ranks compare before a load. Called by load.c and join.c. Does no
+ * I/O.
  */
 #include "group/plan.h"
 
@@ -79,7 +80,8 @@ static int choose_granule(struct pst_group_plan *p)
 	return p->need && p->lens ? 0 : pst_weights_no_memory("what a group reads");
 }
 
-/* Numbers the stores that the files are in. Files with the same st_dev are in the same store. */
+/* Numbers the stores (file systems) that the files are in. Files with the same st_dev are in the
+ * same store. */
 static void find_stores(struct pst_group_plan *p, const struct penstock_weights *w)
 {
 	for (unsigned i = 0; i < p->file_count; i++) {
@@ -327,9 +329,9 @@ static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t wi
 	return most;
 }
 
-/* Chooses the number of rounds that are read ahead: as many as there are windows. If one store
- * would then get more than reads_max requests at once, first reduces the rounds, then the number
- * of readers. */
+/* Chooses the number of rounds that are read ahead: as many as a rank has windows, which are
+ * buffers for one chunk each. If one store would then get more than reads_max requests at once,
+ * first reduces the rounds, then the number of readers. */
 static void choose_width(struct pst_group_plan *p, uint64_t count)
 {
 	unsigned most = p->settings->reads_max;

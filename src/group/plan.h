@@ -19,7 +19,7 @@ struct pst_plan_file {
 	/* The range is from `begin` to `end` - 1. `base` is `begin`, rounded down to a multiple of
 	 * the page size. */
 	uint64_t base, begin, end;
-	uint64_t first; /* Index of the file's first chunk. */
+	uint64_t first; /* Index of the file's first chunk (unit of reading). */
 	unsigned store; /* Index of the store (file system) that holds the file. */
 };
 
@@ -41,8 +41,8 @@ struct pst_group_plan {
 	/* Number of bytes of a granule: one bit of `need` stands for one granule. */
 	uint64_t granule;
 	uint64_t granules; /* Number of granules in each chunk. */
-	/* Bitmap of the granules that this rank needs. After the exchange, bitmap of the
-	 * granules that any rank needs. */
+	/* Bitmap of the granules that this rank needs. After the ranks have exchanged their
+	 * bitmaps: bitmap of the granules that any rank needs. */
 	unsigned char *need;
 	uint64_t *lens;	   /* For each chunk: number of bytes to read. */
 	unsigned runs_max; /* Largest number of runs (contiguous needed ranges) in one chunk. */
@@ -52,12 +52,14 @@ struct pst_group_plan {
 	uint64_t *needed;
 	uint64_t round_count;
 	unsigned readers; /* Number of ranks that read. */
-	/* Number of rounds whose reads may be in flight at the same time. */
+	/* Number of rounds whose reads may be in flight at the same time. In a round, each reader
+	 * reads one chunk. */
 	unsigned ahead;
 };
 
-/* Cuts a model into chunks, none longer than a window, for `ranks` ranks of this host. The plan
- * keeps the pointer `settings`, so the struct must outlive the plan. */
+/* Cuts a model into chunks, none longer than a window (the shared buffer into which a rank reads a
+ * chunk), for `ranks` ranks of this host. The plan keeps the pointer `settings`, so the struct must
+ * outlive the plan. */
 int pst_group_plan_make(struct pst_group_plan *p, const struct penstock_weights *w,
 			const struct pst_group_settings *settings, unsigned ranks);
 /* Frees the lists in a plan. */
@@ -65,8 +67,8 @@ void pst_group_plan_free(struct pst_group_plan *p);
 
 /* Returns the length of p->need in bytes. */
 size_t pst_group_plan_need_bytes(const struct pst_group_plan *p);
-/* Sets the bits of p->need for the bytes of a rank's extents. If an extent has several rows, the
- * bytes between the rows also count as needed. */
+/* Sets the bits of p->need, the bitmap of needed granules, for the bytes of a rank's extents. If an
+ * extent has several rows, the bytes between the rows also count as needed. */
 void pst_group_plan_add_need(struct pst_group_plan *p, const struct pst_extents *extents);
 /* Assigns the needed chunks to readers and rounds. p->need must already have the bits of all
  * ranks. */
@@ -79,7 +81,8 @@ struct pst_group_chunk {
 	 * read. */
 	uint64_t begin, end;
 	uint64_t len; /* Number of bytes read between `begin` and `end`. */
-	/* Offset of `begin` in the window. It keeps file pages aligned to memory pages. */
+	/* Offset of `begin` in the window, the buffer for the chunk. With this offset, file pages
+	 * are aligned to memory pages. */
 	uint64_t skip;
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs calls that a store may block for a long time, such as opening a file, on a separate
- * thread. The rank polls its group meanwhile, so it learns if another rank has failed or is
- * lost. If so, the rank stops waiting for the call, and the thread keeps a reference to the
- * model until the call returns. Called by load.c and compare_files.c.
+ * Runs calls that a store may block for a long time, such as opening a file, on a separate thread.
+ * Meanwhile this process (a rank of a group) calls pst_group_poll, which detects that another rank
+ * has failed or is lost. If so, this rank stops waiting for the call, and the thread keeps a
+ * reference to the model until the call returns. Called by load.c and compare_files.c.
  */
 #include "group/watched_call.h"
 
@@ -20,7 +20,7 @@
 struct watched_call {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	/* `done`: the call has returned. `left`: the rank no longer waits for the call. The side
+	/* `done`: the call has returned. `left`: the rank no longer waits for the call. The thread
 	 * that sets the second of the two frees the struct. */
 	bool done, left;
 	int (*work)(struct penstock_weights *w, unsigned which);

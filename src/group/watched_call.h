@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs calls that may block for a long time, while the rank keeps polling its group. */
+/* Runs calls that may block for a long time, while this rank keeps checking whether another rank of
+ * its group has failed. */
 #ifndef PST_GROUP_WATCHED_CALL_H
 #define PST_GROUP_WATCHED_CALL_H
 

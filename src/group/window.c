@@ -24,8 +24,8 @@ struct window_offer {
 
 /* ---- device memory ---- */
 
-/* Allocates this rank's window in device memory and tries to export it. A failed export is no
- * error, because the ranks then use host memory. */
+/* Allocates this rank's window, a buffer that other ranks copy from, in device memory. Tries to
+ * export it. A failed export is no error, because the ranks then use host memory. */
 static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, struct pst_load *load,
 		     struct window_offer *offer)
 {

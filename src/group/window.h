@@ -19,13 +19,14 @@ struct pst_windows {
 	struct pst_window *list; /* One for each rank. */
 	unsigned count, rank;
 	size_t len;		     /* Length of each window in bytes. */
-	struct penstock_device *dev; /* The device whose memory the windows are. */
+	struct penstock_device *dev; /* Device in whose memory the windows are. */
 	/* The device "host" if the windows are host memory, else NULL. */
 	struct penstock_device *host;
 };
 
-/* Allocates this rank's window and maps the windows of the other ranks (collective). Even after
- * a failure the caller must call pst_windows_unmap and pst_windows_close. */
+/* Allocates this rank's window (a buffer that all ranks copy from) and maps the windows of the
+ * other ranks (collective). Even after a failure the caller must call pst_windows_unmap and
+ * pst_windows_close. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
 /* Unmaps the windows of the other ranks, then waits until all ranks have done the same

@@ -33,16 +33,16 @@
 /* Interval between two checks of the times and speeds of a reactor's connections. */
 #define TICK_NS 100000000u
 #define IDLE_TICK_MS 5000
-/* An idle connection is closed after this time. S3 closes it after about 20 s. */
+/* An idle connection is closed after this time in ns. S3 closes it after about 20 s. */
 #define IDLE_NS 15000000000u
-/* Maximum delay before the first repetition of a call, and before any repetition. */
+/* Maximum delay in ns before the first repetition of a call, and before any repetition. */
 #define DELAY_NS 100000000u
 #define DELAY_MAX_NS 20000000000u
 #define RETRY_AFTER_MAX_S 60
 /* Maximum number of attempts in a row that find no server at the address. It is low, because a
  * server that refuses connections will probably refuse them for longer than a few seconds. */
 #define REFUSED_TRIES_MAX 4
-/* Maximum number of reactors if PENSTOCK_HTTP_THREADS does not set the number. */
+/* Maximum number of reactors (threads) if PENSTOCK_HTTP_THREADS does not set the number. */
 #define REACTORS_MANY 16
 
 /* Values of pst_http_call.place: the list that a call is on. */
@@ -57,12 +57,12 @@ struct reactor {
 	struct pst_http_conn *idle;   /* connections without a call, the youngest first */
 	unsigned busy;		      /* number of connections with a call */
 	struct pst_http_call *inbox;  /* calls to start; guarded by the lock */
-	/* number of its calls in flight; guarded by the lock */
+	/* number of this reactor's calls in flight; guarded by the lock */
 	unsigned load;
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
 	_Atomic bool cancels;	       /* a call of this reactor has been cancelled */
 	uint64_t random;
-	uint64_t tick_ns; /* time of the last check */
+	uint64_t tick_ns; /* time of the last check of times and speeds */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,8 +75,8 @@ static struct pst_http_endpoint *queue, **queue_end = &queue;
 static unsigned queue_len;
 static _Atomic uint64_t connections, requests, retries, body_bytes, copied_bytes;
 
-/* The child has none of the parent's reactors. It closes its copies of their sockets, so that a
- * connection ends when the parent closes it. */
+/* Runs in the child of a fork, which has none of the parent's reactors. Closes the child's copies
+ * of their sockets, so that a connection ends when the parent closes it. */
 static void http_in_child(void)
 {
 	for (unsigned i = 0; i < reactor_count; i++) {
@@ -131,7 +131,7 @@ static void call_assign(struct pst_http_call *call, struct reactor *reactor)
 	inflight++;
 }
 
-/* Sets the call's new place, and no longer counts the call as in flight. */
+/* Sets the call's new place, and removes the call from the counts of calls in flight. */
 static void call_leave(struct pst_http_call *call, struct reactor *r, int place)
 {
 	if (call->place == CALL_ACTIVE) {
@@ -155,7 +155,8 @@ static struct pst_http_call *waiting_take(struct pst_http_endpoint *endpoint)
 	return call;
 }
 
-/* Starts the endpoint's waiting calls as far as the limits allow. */
+/* Starts the waiting calls (HTTP requests) of an endpoint (a server), as far as the limits
+ * allow. */
 static void endpoint_dispatch(struct pst_http_endpoint *endpoint, struct reactor *self)
 {
 	while (endpoint->waiting && inflight < PST_HTTP_INFLIGHT_MAX &&
@@ -198,7 +199,7 @@ static struct pst_http_endpoint *queue_take(void)
 }
 
 /* Starts waiting calls as far as the limits allow, those of each endpoint in turn. `self` is the
- * calling reactor, which gets its share without being woken. */
+ * calling reactor, which gets its share of the calls but is not woken, because it is running. */
 static void calls_dispatch(struct reactor *self)
 {
 	for (unsigned left = queue_len; left && inflight < PST_HTTP_INFLIGHT_MAX; left--) {
@@ -212,7 +213,8 @@ static void calls_dispatch(struct reactor *self)
 
 /* ---- the ends of calls, on the reactor's thread ---- */
 
-/* Stores the result of a cancelled call. The text about an attempt that failed before stays. */
+/* Stores the result of a cancelled call. If an earlier attempt failed, err.text keeps the text
+ * about that failure. */
 static int call_cancelled(struct pst_http_call *call)
 {
 	if (call->attempts < 2 || !call->err.text[0])
@@ -264,7 +266,7 @@ static void call_give_up(struct reactor *r, struct pst_http_call *call, enum pst
 	call_end(r, call, call->err.code);
 }
 
-/* Repeats a call later, or ends it if it has been repeated often enough. */
+/* Repeats a call (an HTTP request) later, or ends it if it has been repeated often enough. */
 static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_http_end end)
 {
 	unsigned tries_max = end == PST_HTTP_REFUSED ? REFUSED_TRIES_MAX : PST_HTTP_TRIES_MAX;
@@ -400,7 +402,7 @@ static struct pst_http_conn *conn_take(struct reactor *r, const struct pst_http_
 		}
 	}
 	if (!r->vacant && last)
-		/* the connection that has been idle for the longest time */
+		/* `last` has been idle for the longest time */
 		idle_close(r, last);
 	conn = r->vacant;
 	if (conn)
@@ -510,7 +512,7 @@ static void conn_event(struct reactor *r, struct pst_http_conn *conn, uint64_t n
 	struct pst_http_conn **at = &r->idle;
 
 	if (conn->fd < 0)
-		return; /* closed by an earlier event of this turn */
+		return; /* an earlier event of this loop pass has closed it */
 	if (conn->call) {
 		attempt_ended(r, conn, pst_http_conn_run(conn, now_ns));
 	} else if (pst_http_conn_has_surplus(conn)) {
@@ -569,7 +571,7 @@ static void conns_check(struct reactor *r, uint64_t now_ns)
 
 	r->tick_ns = now_ns;
 	while (*at) {
-		/* A connection may have become idle after `now_ns` was taken. */
+		/* A connection may have become idle after the clock was read for `now_ns`. */
 		if (now_ns > (*at)->began_ns + IDLE_NS)
 			idle_close(r, at);
 		else
@@ -586,8 +588,8 @@ static int sleep_ms(struct reactor *r, uint64_t now_ns)
 	uint64_t due_ns = UINT64_MAX;
 	bool more;
 
-	/* This turn may have put a call into this reactor's own inbox after it had emptied the
-	 * inbox: each call that ends lets a waiting call start. */
+	/* This pass of the reactor's loop may have put a call into the reactor's own inbox after it
+	 * had emptied the inbox: each call that ends lets a waiting call start. */
 	pthread_mutex_lock(&lock);
 	more = r->inbox;
 	pthread_mutex_unlock(&lock);
@@ -616,7 +618,7 @@ static void *reactor_run(void *arg)
 			if (events[i].data.ptr)
 				conn_event(r, events[i].data.ptr, now_ns);
 			else if (read(r->wake_fd, &drained, sizeof(drained)) < 0)
-				continue; /* an earlier turn has read the counter already */
+				continue; /* an earlier pass of the loop has read the counter */
 		}
 		if (atomic_load(&r->cancels))
 			cancelled_end(r);
@@ -677,8 +679,9 @@ static int reactor_start(void)
 	return 0;
 }
 
-/* Returns the number of reactors: $PENSTOCK_HTTP_THREADS, or that of the CPUs that the process may
- * use, but not more than REACTORS_MANY. A reactor receives about 3 GB/s on a loopback interface. */
+/* Returns the number of reactors (threads): $PENSTOCK_HTTP_THREADS, or the number of CPUs that the
+ * process may use, but not more than REACTORS_MANY. A reactor receives about 3 GB/s on a loopback
+ * interface. */
 static unsigned reactors_wanted(void)
 {
 	const char *text = getenv("PENSTOCK_HTTP_THREADS");
@@ -693,7 +696,7 @@ static unsigned reactors_wanted(void)
 	return cpus < REACTORS_MANY ? (unsigned)cpus : REACTORS_MANY;
 }
 
-/* Starts the reactors, if none is running. Called under the lock. */
+/* Starts the reactors (threads), if none is running. Called under the lock. */
 static int reactors_start(void)
 {
 	unsigned wanted;

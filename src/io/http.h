@@ -11,8 +11,8 @@
  * Requests beyond a limit wait in a list of their endpoint.
  *
  * A failed attempt is repeated after a random time that doubles with each attempt. Meanwhile other
- * requests may go, unless the server asked for fewer. A body that was cut off is continued where it
- * ended: write_head finds in `got` how many bytes have arrived.
+ * requests may start, unless the server asked for fewer. If a body was cut off, the next attempt
+ * requests the rest: write_head() reads in `got` how many bytes have arrived.
  */
 #ifndef PST_IO_HTTP_H
 #define PST_IO_HTTP_H
@@ -26,7 +26,7 @@
 #include "core/base/err.h"
 #include "io/http_head.h"
 
-#define PST_HTTP_TEXT_MAX (64u << 10) /* bytes of a text body that are kept */
+#define PST_HTTP_TEXT_MAX (64u << 10) /* stored bytes of a text body, at most */
 #define PST_HTTP_TRIES_MAX 8	      /* attempts in a row without a byte of progress */
 #define PST_HTTP_REACTORS_MAX 32
 
@@ -34,7 +34,7 @@ struct pst_http_call;
 struct pst_http_endpoint;
 struct pst_http_conn;
 
-/* Decision about a response. */
+/* Decision of pst_http_ops.judge about a response. */
 enum pst_http_verdict {
 	PST_HTTP_BODY,	/* receive the body into the call's memory */
 	PST_HTTP_TEXT,	/* receive it into the call's text, then end the call with result 0 */
@@ -44,7 +44,7 @@ enum pst_http_verdict {
 
 struct pst_http_ops {
 	/* Appends the request line, the headers and the empty line. It is called for each attempt,
-	 * because a signature becomes old. */
+	 * because the signature of a request expires. */
 	void (*write_head)(struct pst_http_call *call, struct pst_text *out);
 	/* Judges call->head. */
 	enum pst_http_verdict (*judge)(struct pst_http_call *call);
@@ -63,7 +63,7 @@ struct pst_http_call {
 	size_t text_max;
 	const void *out; /* body of the request */
 	uint64_t out_len;
-	/* Number of body bytes that the server moves through a window, not over this connection.
+	/* Number of body bytes that the server moves by RDMA, not over this connection.
 	 * http_limit.c counts them when it measures the speed. judge() may set it to 0. */
 	uint64_t beside;
 	struct iovec *in; /* memory for the body of the response */
@@ -88,7 +88,7 @@ struct pst_http_call {
 	unsigned tries;		  /* attempts since the last progress */
 	unsigned address;	  /* index of the address that this attempt uses */
 	unsigned addresses_tried; /* addresses that failed in a row */
-	int place;		  /* where the call is; guarded by http.c's lock */
+	int place;		  /* list that the call is on; guarded by http.c's lock */
 	unsigned reactor;
 	_Atomic bool cancelled;
 	/* the call waits for its next attempt, and counts as in flight meanwhile, so that no other

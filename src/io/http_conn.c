@@ -16,9 +16,9 @@
 #define CONNECT_S 5
 #define PATIENCE_S 30
 #define SLOW_S 10
-/* Maximum number of receives of a connection before the reactor looks at the others. */
+/* Maximum number of receives of a connection before the reactor handles the other connections. */
 #define RECEIVES_MAX 8
-/* Most pieces of the call's memory that one system call fills. */
+/* Maximum number of pieces of the call's memory that one system call fills. */
 #define PIECES_MAX 64
 /* If a text body has more bytes than are kept, up to this many of them are read and dropped, so
  * that the connection can be used again. If it has still more, the connection is closed. */
@@ -126,8 +126,9 @@ conn_broken(struct pst_http_conn *conn, int code, const char *fmt, ...)
 static enum pst_http_end conn_ended(struct pst_http_conn *conn, int code)
 {
 	conn->usable = false;
-	/* A server may close an idle connection at any time, also while a request is on its way.
-	 * Only a request that got no answer at all may have met such a connection. */
+	/* A server may close an idle connection at any time, also while a request is on its way. So
+	 * if a reused connection ends before the first byte of a response, the server may have
+	 * closed it before it got the request. */
 	if (conn->reused && conn->state <= PST_CONN_HEAD && !conn->have)
 		return PST_HTTP_STALE;
 	if (!code || code == -ECONNRESET || code == -EPIPE)
@@ -178,7 +179,8 @@ static ssize_t conn_receive(struct pst_http_conn *conn, void *bytes, size_t len)
 }
 
 /* Receives body bytes into the call's memory. With SO_RCVLOWAT of 128 KiB, the thread would wake up
- * less often. Over loopback that saved between 0 and 10 % of its time, less than the spread. */
+ * less often. But over loopback that saved only 0 to 10 % of the thread's CPU time, less than the
+ * variation between runs. */
 static ssize_t conn_receive_body(struct pst_http_conn *conn)
 {
 	struct iovec iov[PIECES_MAX];
@@ -312,7 +314,7 @@ static enum pst_http_end conn_text_take(struct pst_http_conn *conn, size_t len)
 		if (taken < 0)
 			return conn_broken(conn, EBADMSG, "sent a malformed chunked body");
 		if ((size_t)taken < len)
-			/* the server has sent more bytes than its response has */
+			/* surplus bytes would count as the next response */
 			conn->usable = false;
 	} else if (conn->left != UINT64_MAX) {
 		if (bytes > conn->left) {
@@ -505,7 +507,7 @@ enum pst_http_end pst_http_conn_check(struct pst_http_conn *conn, uint64_t now_n
 	unsigned slow_s = call->slow_s ? call->slow_s : SLOW_S;
 	unsigned connect_s = call->slow_s ? call->slow_s : CONNECT_S;
 	unsigned patience_s = call->patience_s ? call->patience_s : PATIENCE_S;
-	/* The call may have begun after `now_ns` was taken. */
+	/* The call may have begun after the clock was read for `now_ns`. */
 	uint64_t since_ns = now_ns > conn->began_ns ? now_ns - conn->began_ns : 0;
 	uint64_t moved = conn->moved - conn->mark_moved;
 

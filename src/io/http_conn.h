@@ -48,8 +48,8 @@ struct pst_http_conn {
 	const char *host;
 	struct pst_tls_context *tls_context;
 	bool reused;		 /* the connection carried a request before */
-	bool wants_write;	 /* the reactor shall wait until the socket can be written */
-	bool watches_write;	 /* the reactor waits until the socket can be written */
+	bool wants_write;	 /* the reactor must start to wait for a writable socket */
+	bool watches_write;	 /* the reactor waits for a writable socket */
 	bool usable;		 /* the connection can carry another request */
 	bool repeat;		 /* judge() has asked to repeat the call */
 	struct pst_text request; /* the request's head */
@@ -60,8 +60,8 @@ struct pst_http_conn {
 	 * connection */
 	uint64_t left;
 	struct pst_http_chunks chunks;
-	/* Number of bytes moved so far; their number and the time at the last check of the
-	 * speed. */
+	/* moved: number of bytes moved so far. mark_moved, mark_ns: value of `moved`, and the time,
+	 * at the last check of the speed. */
 	uint64_t moved, mark_moved, mark_ns;
 	/* The last time at which the connection got a call, had sent a whole request or became
 	 * idle. The time limits for connecting, for the wait for a response's head and for an idle

@@ -24,7 +24,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct pst_http_endpoint *) endpoints[PST_ENDPOINTS_MAX];
 
-/* The child cannot use the parent's endpoints: a thread of the parent may have held the locks. */
+/* Runs in the child of a fork, which cannot use the parent's endpoints: a thread of the parent may
+ * have held the locks. */
 static void endpoints_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -52,7 +53,7 @@ static int addresses_look_up(struct pst_http_endpoint *endpoint, struct pst_err 
 
 	snprintf(port, sizeof(port), "%u", endpoint->port);
 	ret = getaddrinfo(endpoint->host, port, &hints, &list);
-	if (ret) { /* a machine with only a loopback interface has no configured address */
+	if (ret) { /* AI_ADDRCONFIG fails without an interface besides loopback */
 		hints.ai_flags = 0;
 		ret = getaddrinfo(endpoint->host, port, &hints, &list);
 	}
@@ -124,7 +125,7 @@ unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint)
 		if (!failed_ns || now_ns > failed_ns + FAILED_NS)
 			break;
 	}
-	at %= count; /* `first` if all have failed */
+	at %= count; /* the index `first` if all addresses have failed */
 	endpoint->address_next = at + 1;
 	pthread_mutex_unlock(&lock);
 	return at;

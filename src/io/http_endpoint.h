@@ -4,8 +4,8 @@
  * endpoint for each server and kind of connection, which all threads share. If the server's name
  * contains the name of the bucket, each bucket has its own endpoint. Endpoints are never freed,
  * because idle connections refer to them. An endpoint takes about 5 KB; the certificates, which
- * take much more, are shared by the endpoints that trust the same. Called by http.c, by the storage
- * of objects and by the gateway.
+ * take much more, are shared by the endpoints that trust the same certificates. Called by http.c,
+ * by the storage of objects and by the gateway.
  */
 #ifndef PST_IO_HTTP_ENDPOINT_H
 #define PST_IO_HTTP_ENDPOINT_H
@@ -49,8 +49,8 @@ struct pst_http_endpoint_opts {
 };
 
 /* Returns the endpoint with these settings. The first call for an endpoint blocks while it looks up
- * the addresses. Later calls do not block: if the addresses are old, a thread looks them up
- * again. */
+ * the addresses. Later calls do not block: if the addresses are older than a minute, a thread looks
+ * them up again. */
 int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 		     struct pst_err *err);
 /* Returns the index of the address that a new connection tries first. Successive calls return
@@ -59,7 +59,7 @@ unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint);
 /* Stores the address with this index, modulo the number of addresses. */
 void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
 			  struct sockaddr_storage *out, socklen_t *len);
-/* Notes that no connection to this address can be made. Returns the number of addresses. */
+/* Records that no connection to this address can be made. Returns the number of addresses. */
 unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index);
 /* Starts a thread that looks up the addresses again, after all of them have failed. Does not
  * block. */

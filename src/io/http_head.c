@@ -47,7 +47,8 @@ static bool part_number(struct part *part, uint64_t *out)
 	return true;
 }
 
-/* Removes a character at the start of a part. Returns false if another one is there. */
+/* Removes a character at the start of a part. Returns false if the part begins with another
+ * character. */
 static bool part_skip(struct part *part, char c)
 {
 	if (!part->len || *part->at != c)
@@ -65,7 +66,8 @@ static void part_trim(struct part *part)
 		part->len--;
 }
 
-/* Copies a value that consists of printable characters and fits. Leaves `out` empty otherwise. */
+/* Copies a value that fits into `out` and has no character below `lowest`. Otherwise leaves `out`
+ * empty. */
 static void part_copy_from(struct part part, char lowest, char *out, size_t out_len)
 {
 	if (part.len >= out_len)
@@ -129,7 +131,7 @@ static int parse_coding(struct part value, struct pst_http_head *out)
 	return 0;
 }
 
-/* Parses a list such as "keep-alive, Upgrade". */
+/* Parses the value of the header Connection, a list such as "keep-alive, Upgrade". */
 static void parse_connection(struct part value, struct pst_http_head *out)
 {
 	while (value.len) {
@@ -202,7 +204,7 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 	return 0;
 }
 
-/* Parses "HTTP/1.1 206 Partial Content". */
+/* Parses a status line such as "HTTP/1.1 206 Partial Content". */
 static int parse_status(struct part line, struct pst_http_head *out)
 {
 	uint64_t status;
@@ -269,7 +271,7 @@ long pst_http_head_parse(const char *bytes, size_t len, struct pst_http_head *ou
 
 enum { CHUNK_SIZE, CHUNK_EXTENSION, CHUNK_BYTES, CHUNK_CR, CHUNK_LF, CHUNK_TRAILERS };
 
-/* Takes one byte of the line with a chunk's size. */
+/* Handles one byte of the line with a chunk's size. */
 static int chunk_size_take(struct pst_http_chunks *chunks, char c)
 {
 	int digit = pst_hex_value(c);

@@ -34,8 +34,8 @@ struct pst_http_head {
 	/* values of the headers x-amz-rdma-reply, x-amz-rdma-bytes-transferred and
 	 * x-amz-rdma-checksum */
 	char rdma_reply[16 + 88], rdma_bytes[48], rdma_checksum[48];
-	/* the same for the headers of hipobj-rc-v2 (s3/hipobj.h): x-amz-rdma-protocol, -session,
-	 * -psn, -qpn, -cookie, -mr-addr, -mr-rkey */
+	/* values of the headers of the protocol hipobj-rc-v2 (s3/hipobj.h): x-amz-rdma-protocol,
+	 * -session, -psn, -qpn, -cookie, -mr-addr, -mr-rkey */
 	char rdma_protocol[16], rdma_session[40], rdma_psn[20], rdma_qpn[20], rdma_cookie[20];
 	char rdma_address[20], rdma_key[20];
 	char rdma_etag[256]; /* x-amz-rdma-etag, with or without quotes */

@@ -39,7 +39,7 @@ static void limit_step(struct pst_http_limit *limit)
 {
 	unsigned step = limit->now / 4 ? limit->now / 4 : 1;
 
-	/* At a bound, only one direction can show whether another limit is better. */
+	/* At the lowest and at the highest limit, only one direction is possible. */
 	if (limit->now == PST_HTTP_INFLIGHT_MIN)
 		limit->down = false;
 	else if (limit->now == PST_HTTP_INFLIGHT_MAX)

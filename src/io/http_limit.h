@@ -19,21 +19,21 @@
 
 struct pst_http_limit {
 	unsigned now;	   /* number of requests that may be in flight */
-	bool down;	   /* direction of the steps: the next one lowers the limit */
-	bool waited;	   /* a request waited for the limit in this window */
-	unsigned ended;	   /* requests that ended in this window */
-	uint64_t bytes;	   /* bytes of these requests */
+	bool down;	   /* whether the next step lowers the limit */
+	bool waited;	   /* a request waited for the limit in this measuring window */
+	unsigned ended;	   /* requests that ended in this measuring window */
+	uint64_t bytes;	   /* bytes of the requests that ended in this window */
 	uint64_t since_ns; /* start of the window */
 	uint64_t rate;	   /* bytes per second of the last window; 0 if unknown */
 	uint64_t calm_ns;  /* time before which the limit must not rise */
 };
 
 void pst_http_limit_init(struct pst_http_limit *limit);
-/* Notes that a request waits because the limit is reached. */
+/* Records that a request waits because the limit is reached. Only then can a higher limit help. */
 void pst_http_limit_wait(struct pst_http_limit *limit);
-/* Notes a request that ended after it moved `bytes`. */
+/* Records that a request has ended, and has moved `bytes` bytes. May change the limit. */
 void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t now_ns);
-/* Notes that the server asked for fewer requests. */
+/* Records that the server asked for fewer requests, and halves the limit. */
 void pst_http_limit_slow_down(struct pst_http_limit *limit, uint64_t now_ns);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engine uring in a build without liburing. Its open always fails and names the reason, and the
- * lane then opens the next engine of the list.
+ * library's thread then opens the next engine of its list.
  */
 #include "io/uring.h"
 

@@ -19,12 +19,12 @@
 #include "io/threads.h"
 #include "io/call_now.h"
 
-#define WORKERS_MAX 64 /* Maximum number of workers of one lane; each has one call in flight. */
+#define WORKERS_MAX 64 /* Maximum number of workers of one engine; each has one call in flight. */
 
 struct threads_engine {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	/* List of calls that no worker has started, oldest first. */
+	/* `head`, `tail`: list of calls that no worker has started, oldest first. */
 	struct pst_call *head, **tail;
 	struct pst_call *completed, **completed_tail;
 	unsigned queued, idle, workers, inflight, depth;
@@ -43,7 +43,7 @@ static void wake_fd_signal(int fd)
 	uint64_t one = 1;
 
 	/* The only possible error is EAGAIN: the eventfd's counter is full. Then earlier writes
-	 * have woken the lane already. */
+	 * have already woken the thread that waits for the eventfd. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
 		return;
 }
@@ -165,8 +165,8 @@ static int threads_submit(struct pst_engine *handle, struct pst_call *call)
 	}
 	pthread_mutex_unlock(&engine->lock);
 	if (!accepted)
-		/* No worker could be started, for example because the system's limit on threads
-		 * is reached. This thread makes the call, which would otherwise wait forever. */
+		/* No worker could be started, for example because the system's limit on threads is
+		 * reached. So this thread makes the call; otherwise the call would wait forever. */
 		call_at_once(engine, call);
 	return 0;
 }

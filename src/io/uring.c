@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine uring: one io_uring for each lane, opened, used and closed on the lane's thread. The
- * io_uring also reads the lane's wake eventfd, so that one wait covers completions and wake-ups.
+ * Engine uring: one io_uring for each lane (a thread of the library), opened, used and closed on
+ * this thread. The io_uring also reads the lane's wake eventfd, so that one wait covers completions
+ * and wake-ups.
  *
  * If the kernel refuses io_uring, `open` returns the reason and the lane opens the next engine of
  * the list. If io_uring_enter keeps failing later, the fallback engine (the last of the list) makes
@@ -21,19 +22,19 @@
 #include "core/ops.h"
 #include "io/uring.h"
 
-/* Each call of at least this length is submitted alone. The block layer merges calls that are
+/* A call of at least this number of bytes is submitted alone. The block layer merges calls that are
  * submitted together, and a drive that gets few very long commands is slower. Measured on virtio
  * with 16 calls of 1 MiB: submitted alone, they reach 5.4 GB/s. Submitted together, they are merged
  * into commands of up to 4 MiB and reach 4.3 GB/s. */
 #define ALONE_BYTES (256u << 10)
 /* Shorter calls are submitted in groups of this number, so that the drive works on the first calls
- * while the lane prepares the next. Measured on virtio with 32 reads of 4 KiB in flight: groups of
- * 4 reach 1.2 times as many reads a second as one group of 32, and cost 0.1 us more CPU time for
- * each read. */
+ * while this thread prepares the next calls. Measured on virtio with 32 reads of 4 KiB in flight:
+ * groups of 4 reach 1.2 times as many reads a second as one group of 32, and cost 0.1 us more CPU
+ * time for each read. */
 #define TOGETHER_MAX 4
 #define REAP_MAX 16
-#define SLOTS_MAX 2 /* Maximum number of pieces of memory that make up a lane's ring. */
-#define TAG_WAKE 1u /* user_data of the io_uring read of the wake eventfd. */
+#define SLOTS_MAX 2 /* Maximum number of pieces of the lane's pinned staging memory (its ring). */
+#define TAG_WAKE 1u /* user_data of the read of the eventfd that wakes this thread. */
 /* io_uring_enter fails mostly because memory is short. The engine repeats it after RETRY_US, and
  * gives up after FAILURES_MAX failures in a row. */
 #define RETRY_US 1000
@@ -41,15 +42,16 @@
 
 struct uring_engine {
 	struct io_uring ring;
-	/* `inflight` is the number of calls in the io_uring, and `depth` its maximum. */
+	/* `inflight` is the number of calls in the io_uring, and `depth` is the maximum of this
+	 * number. */
 	unsigned depth, inflight;
 	int wake_fd;
 	uint64_t wake_value;
 	bool wake_armed;
-	/* The pieces of the lane's ring that are registered with the io_uring. */
+	/* The pieces of the lane's pinned staging memory that are registered with the io_uring. */
 	struct iovec slots[SLOTS_MAX];
 	unsigned slots_count, slots_max;
-	unsigned failures;  /* Number of consecutive failures of io_uring_enter. */
+	unsigned failures;  /* Number of failures in a row of io_uring_enter. */
 	uint64_t failed_ns; /* Time of the last failure of io_uring_enter. */
 	/* True if the engine has given up, so that the fallback engine makes all later calls. */
 	bool gave_up;
@@ -66,8 +68,8 @@ static struct uring_engine *uring_engine_of(struct pst_engine *handle)
 static int uring_setup(struct uring_engine *engine, unsigned entries)
 {
 	/* With DEFER_TASKRUN (since kernel 6.1) completions do not interrupt this thread, which
-	 * processes them when it asks for them. Older kernels refuse these flags, and then the
-	 * next entry of the list is tried. */
+	 * processes them when it asks for them. Older kernels refuse these flags, and the loop
+	 * below tries the next entry. */
 	static const unsigned tries[] = {
 		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
 			IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
@@ -133,9 +135,9 @@ static void uring_close(struct pst_engine *handle)
 	free(engine);
 }
 
-/* Registers the first part of the lane's slots as a buffer with io_uring, and reserves the next
- * entry of the kernel's buffer table for a second part. Kernels before 5.13 cannot reserve
- * entries; there, the second part is not registered. */
+/* Registers the first piece of the lane's pinned staging memory as a buffer with io_uring, and
+ * reserves the next entry of the kernel's buffer table for a second piece. Kernels before 5.13
+ * cannot reserve entries; there, the second piece is not registered. */
 static int pieces_register_first(struct uring_engine *engine)
 {
 	int ret = io_uring_register_buffers(&engine->ring, engine->slots, SLOTS_MAX);
@@ -169,7 +171,8 @@ static int uring_register_slots(struct pst_engine *handle, void *base, size_t le
 	return 0;
 }
 
-/* Returns the index of the registered piece that holds the call's memory, or -1 if none does. */
+/* Returns the index of the registered buffer that contains the call's memory, or -1 if none
+ * does. */
 static int fixed_index(const struct uring_engine *engine, const struct pst_call *call)
 {
 	for (unsigned i = 0; call->fixed && call->iov_count == 1 && i < engine->slots_count; i++) {
@@ -214,9 +217,9 @@ static int fallback_submit(struct uring_engine *engine, struct pst_call *call)
 	return engine->fallback_ops->submit(engine->fallback, call);
 }
 
-/* Makes the fallback engine take over. The kernel uses the memory of each call that it has
- * accepted until the call completes, so the engine still waits for these calls, however long they
- * take. The fallback gets all other calls, and the kernel must never get them as well. */
+/* Passes all calls that the kernel has not accepted, and all later calls, to the fallback engine.
+ * The kernel must never get one of these calls as well. The kernel uses the memory of each accepted
+ * call until it completes, so this engine still waits for the accepted calls. */
 static void uring_give_up(struct uring_engine *engine, int code)
 {
 	const struct io_uring_sq *sq = &engine->ring.sq;
@@ -239,8 +242,8 @@ static void uring_give_up(struct uring_engine *engine, int code)
 			fallback_submit(engine, (struct pst_call *)(uintptr_t)data);
 		}
 	}
-	/* If the kernel has accepted a read of the eventfd, this write completes it. Otherwise
-	 * the read would take a wake-up that is meant for the fallback engine. */
+	/* If the kernel has accepted a read of the eventfd, this write completes it. Otherwise the
+	 * read would later take a wake-up from the fallback engine, which uses the same eventfd. */
 	if (engine->wake_armed && write(engine->wake_fd, &one, sizeof(one)) < 0)
 		/* The write fails if the counter is full; then the read completes as well. */
 		return;
@@ -328,9 +331,9 @@ static void wake_arm(struct uring_engine *engine)
 	engine->wake_armed = true;
 }
 
-/* Processes up to REAP_MAX completions and returns how many of them were calls. The limit lets
- * the lane queue copies in between. Without the limit, all calls soon complete together, and the
- * drive and the copy engine take turns instead of working at the same time. */
+/* Processes up to REAP_MAX completions and returns how many of them were calls. The limit lets this
+ * thread queue copies to the device in between. Without the limit, all calls soon complete
+ * together, and the drive and the copy engine take turns instead of working at the same time. */
 static int uring_reap(struct uring_engine *engine)
 {
 	struct io_uring_cqe *cqes[REAP_MAX];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Figures that others have published, each with the inputs that its publisher gave. A model
- * computes each figure again from these inputs, and thus shows whether the figure follows from
- * them. tests/unit/test_model has the expected verdicts.
+ * Figures that others have published, each with the inputs that its publisher gave. For
+ * `penstock model --cases`, a model computes each figure again from these inputs. If the
+ * model's result differs, the inputs do not explain the figure. tests/unit/test_model lists the
+ * figures that must differ.
  */
 #include "cases.h"
 

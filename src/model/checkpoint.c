@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `checkpoint`: the time to save the state of a training run, the training time that this
- * costs, and the interval between checkpoints that costs the least. */
+/* The model `checkpoint`. It computes how long a training run takes to save its state, and how much
+ * training time the saves cost. It also computes the interval between two saves that costs
+ * least. */
 #include <math.h>
 #include <stddef.h>
 
@@ -141,8 +142,10 @@ static const struct pst_model_result results[] = {
 			"Daly 2006"},
 };
 
-/* Returns the bandwidth of the slowest part (GPU links, drives, fabric or storage) in GB/s.
- * *binding becomes the index of this part. */
+/* Returns the bandwidth in GB/s at which `writers` GPUs write or read a checkpoint. It is that of
+ * the slowest part times `efficiency`. The parts are the GPUs' links, and either the drives, of
+ * `drive` GB/s each, or the fabric and the storage. Stores the slowest part's number, a value of
+ * the result `binding`, in *binding. */
 static double run_speed(const double *in, double writers, double drive, double *binding)
 {
 	double speed = in[GPU] * writers, nodes = in[NODES];

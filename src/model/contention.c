@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model `contention`: streams between GPUs and host memory, drives or network cards share the
- * links of a PCIe tree. The model builds the tree from its parameters, computes the shares in
- * closed form, and simulates the streams.
+ * The model `contention`. It computes the bandwidth of several data streams that share the links of
+ * a PCIe tree. A stream runs between a GPU and host memory, a drive or a network card. The model
+ * builds the tree from its parameters. It then computes each stream's bandwidth twice: with a
+ * closed formula, and with the simulator in sim.c.
  */
 #include "contention.h"
 
@@ -226,7 +227,8 @@ const char *pst_contention_link_name(const struct pst_sim_link *l, char *buf, un
 
 /* ---- the tree ---- */
 
-/* Indexes of the first link of each kind. */
+/* For each kind of link: the index of its first link in the array pst_sim_net.links. The links of a
+ * kind follow each other there. */
 struct tree {
 	unsigned memory, uplink, uplink_up, crossbar, gpu, drive, nic, source;
 };
@@ -248,8 +250,9 @@ static unsigned switch_of(const double *in, unsigned gpu)
 	return gpu % (unsigned)in[SWITCHES];
 }
 
-/* Returns the number of the device that stream `i` uses below switch `sw`. Device number d of the
- * `count` devices is below switch d modulo the number of switches. */
+/* Returns the number of the drive or network card that stream `i` uses, out of the devices below
+ * switch `sw`. The streams use these devices in turn. There are `count` devices in all, and device
+ * d is below switch d modulo the number of switches. */
 static unsigned device_of(const double *in, double count, unsigned sw, unsigned i)
 {
 	unsigned switches = (unsigned)in[SWITCHES];
@@ -258,7 +261,8 @@ static unsigned device_of(const double *in, double count, unsigned sw, unsigned 
 	return sw + switches * ((i / switches) % below);
 }
 
-/* Appends the hops of stream `i`, in the direction to the GPU. */
+/* Appends the links that stream `i` passes to its path, in the order from the memory, drive or
+ * network card to the GPU. For the other direction, the caller reverses the path. */
 static void path_build(const double *in, const struct tree *t, struct pst_sim_stream *s, unsigned i)
 {
 	unsigned gpu = i % (unsigned)in[GPUS], sw = switch_of(in, gpu), far;
@@ -319,7 +323,8 @@ static void net_build(const double *in, unsigned streams, struct pst_sim_net *ne
 	}
 }
 
-/* Sets the weights and priorities of the streams, and the latencies of the links. */
+/* Sets the weight and priority of each stream, and the latency and switch time of each link, from
+ * the model's parameters. */
 static void net_finish(const double *in, struct pst_sim_net *net)
 {
 	for (unsigned i = 0; i < net->stream_count; i++) {
@@ -352,8 +357,10 @@ static double closed_total(const struct pst_sim_net *net, const struct pst_sim_o
 	return total * 1e-9;
 }
 
-/* Finds the smallest number of streams that reaches 99 % of the most bytes a second of any number
- * of streams. Overwrites space->net, so the caller must build the tree again. */
+/* Sets out[BEST_STREAMS] to the fewest streams whose total bandwidth is at least 99 % of the
+ * maximum. Tries all numbers of streams, up to 64 or to the streams of a given tree. Also sets
+ * out[BEST_TOTAL] to their total, and out[ALONE] to the bandwidth of one stream. Changes
+ * space->net, so the caller must build the tree again. */
 static void best_find(const double *in, const struct pst_sim_opts *opts,
 		      struct pst_model_space *space, double *out)
 {
@@ -466,7 +473,7 @@ static const char *run(const double *in, double *out, struct pst_model_space *sp
 		if (space->simulated)
 			simulation_report(space, out);
 	}
-	if (space->given) /* a later run may use more streams of this net */
+	if (space->given) /* restores the count, as a later run may use more streams of this net */
 		space->net.stream_count = given;
 	return wrong;
 }

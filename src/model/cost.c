@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `cost`: the price of the time in which GPUs wait, and the days after which a faster
- * path has paid for itself. */
+/* The model `cost`. It computes the price of the time in which GPUs wait for storage, and the days
+ * after which a faster storage path has saved more than it cost. */
 #include <math.h>
 #include <stddef.h>
 

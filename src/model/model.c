@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of the models, in the order in which the command and the page show them. */
+/* The list of all models, in the order in which `penstock model` and its HTML page show them. */
 #include "model.h"
 
 #include <string.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists the models. The command, the page and the tests find them here. */
+/* Returns the models by number or by name, for `penstock model`, its HTML page and the tests. */
 #ifndef PST_MODEL_MODEL_H
 #define PST_MODEL_MODEL_H
 
 #include "table.h"
 
-/* Returns model number `i`, or NULL after the last one. */
+/* Returns model number `i`, from 0. Returns NULL after the last model. */
 const struct pst_model *pst_model_at(unsigned i);
-/* Returns the model of this name, or NULL. */
+/* Returns the model with this name, such as "pipeline", or NULL if there is none. */
 const struct pst_model *pst_model_find(const char *name);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model `pipeline`: requests over the hops of a path. Each path has its hops: a direct path has
- * no hop in host memory, path `staged` passes host memory once, and path `bounce` also has a copy
- * by the CPU. With path `mapped`, the GPU reads the page cache, which a CPU registers with the
- * driver before.
+ * The model `pipeline`. It computes the bandwidth and latency of requests on one of four paths
+ * between a drive and GPU memory. A hop is a device, a link or a copy that the bytes pass. Path
+ * `direct` has no hop in host memory. Path `staged` passes a DMA buffer in host memory. Path
+ * `bounce` passes the page cache, and a CPU copies the bytes to a buffer. On path `mapped`, the GPU
+ * reads the page cache, which a CPU has registered with the driver before.
  *
- * Path bounce: lanes (threads) copy a request in pieces. A request comes to its first lane. That
- * lane carries a request of one piece alone. Before it copies a longer request, it wakes one other
- * lane for each further piece, as long as there are lanes. The wakes of n lanes in all take
- * log2(n) * wake-us. The logarithm is no property of the code: measurements on an H200 lie between
- * equal times for all n and times that grow like n.
+ * On path `bounce`, several threads copy a request in pieces of `piece` bytes. Each request has a
+ * first thread. If the request is no longer than a piece, the first thread copies it alone.
+ * Otherwise it first wakes another thread for each further piece, up to `copy-threads` in all. If n
+ * threads take part, the wakes take log2(n) * wake-us. The logarithm is an approximation. On an
+ * H200, the measured times lay between constant times and times that grow in proportion to n.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -51,7 +52,9 @@ enum {
 
 enum { DIRECT, STAGED, BOUNCE, MAPPED };
 
-/* From this value of `knee` on, the throughput is exactly the smaller of its two bounds. */
+/* The throughput has one limit for few requests in flight, and another one for many. The parameter
+ * `knee` says how sharply the throughput changes from one limit to the other. From this value of
+ * `knee` on, the throughput is exactly the smaller limit. */
 #define KNEE_SHARP 100
 
 static const struct pst_model_param params[] = {
@@ -189,9 +192,12 @@ static const struct pst_model_result results[] = {
 static const unsigned char dram_traffic[] = {
 	[DIRECT] = 0, [STAGED] = 2, [BOUNCE] = 4, [MAPPED] = 1};
 
+/* The hops of a path (devices, links and copies), added up. */
 struct hops {
-	unsigned count, slowest; /* slowest: value of the result slowest-hop */
-	/* latency: sum of the hops' latencies in us; inverse: sum of their times for 1 kB in us */
+	/* slowest: which hop has the least bandwidth, as a value of the result slowest-hop */
+	unsigned count, slowest;
+	/* latency: sum of the hops' latencies in us; inverse: sum of the times in us that the hops
+	 * take for 1,000 bytes */
 	double latency, inverse, slowest_gbps;
 };
 
@@ -206,8 +212,8 @@ static void hop_add(struct hops *h, unsigned kind, double gbps, double latency)
 	h->slowest_gbps = gbps;
 }
 
-/* Returns the bandwidth of path bounce's copies by the CPU. Each request starts when the first lane
- * has copied its part of the request before. */
+/* Returns the bandwidth in GB/s at which the CPUs copy requests on path `bounce`. The thread that
+ * starts a request starts the next one as soon as it has copied its own share of the request. */
 static double copies_gbps(const double *in)
 {
 	double lanes = fmin(ceil(in[SIZE] / in[PIECE]), in[COPY_THREADS]);
@@ -235,8 +241,8 @@ static struct hops hops_of(const double *in, unsigned path)
 	return h;
 }
 
-/* Returns the time of one request in us. The factor 1e-3 is there because 1 GB/s is 1e3 bytes a
- * us. */
+/* Returns the time of one request in us. Bandwidths are in GB/s, and 1 GB/s is 1e3 bytes a us, so
+ * the function multiplies bytes by 1e-3. */
 static double request_latency(const double *in, const struct hops *h)
 {
 	double first = fmin(in[SIZE], in[CHUNK]);
@@ -247,8 +253,9 @@ static double request_latency(const double *in, const struct hops *h)
 	       (in[SIZE] - first) * 1e-3 / h->slowest_gbps;
 }
 
-/* Returns the largest possible gain of the direct path over path staged: the slowest hop of the
- * direct path is always busy, while the hops of path staged wait for each other. */
+/* Returns by what factor path `direct` can be faster than path `staged` at most. This maximum
+ * assumes that the slowest hop of path `direct` is always busy, while the hops of path `staged`
+ * work one after the other. */
 static double gain_limit(const double *in)
 {
 	struct hops direct = hops_of(in, DIRECT), staged = hops_of(in, STAGED);
@@ -257,8 +264,8 @@ static double gain_limit(const double *in)
 	       ((in[REQUEST] + staged.latency) * 1e3 / in[SIZE] + staged.inverse);
 }
 
-/* Returns the smaller of the bounds `a` and `b`. If they are close to each other, returns less than
- * both, and the more so the smaller `knee` is. */
+/* Returns about the smaller of `a` and `b`. If they are close to each other, the result is less
+ * than both. The smaller `knee` is, the larger is this difference. */
 static double smooth_min(double a, double b, double knee)
 {
 	double least = fmin(a, b), most = fmax(a, b);

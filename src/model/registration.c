@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `registration`: the time to register memory, compared with the time of the
- * transfers. */
+/* The model `registration`. It compares the time in which an RDMA driver registers memory with the
+ * time of the transfers that use this memory. */
 #include <math.h>
 #include <stddef.h>
 

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the simulator that sim.h declares. Times are whole picoseconds, so that sums do not
- * depend on the order of the additions.
+ * Implements the simulator that sim.h declares. Times are whole picoseconds (ps), so that sums do
+ * not depend on the order of the additions.
  *
- * A chunk occupies a link for the time that its wire bytes take. A chunk consists of TLPs (PCIe
- * packets), and a TLP goes on to the next link as soon as it has arrived. So the chunk starts on
- * the next link before its last byte has left the previous link. But if the next link is faster,
- * the chunk starts there only so early that the link is then busy without a pause. Otherwise a slow
- * link would also occupy the fast link behind it. The chunk's first TLP does not wait for this
- * start. The simulator remembers by how much the TLP is ahead, because the chunk starts with it on
- * a later, slower link. The TLP may reach that link before the simulator knows of the chunk. If the
- * link has been idle since then, the chunk's service is counted from the TLP's arrival on.
+ * A chunk consists of TLPs (PCIe packets). It occupies a link for the time that the link needs to
+ * send all its TLPs. A switch forwards each TLP as soon as the TLP has arrived. So a chunk starts
+ * on the next link before its last byte has left the previous link.
+ *
+ * If the next link is faster, the simulator delays the chunk's start there until the link can send
+ * all its TLPs without a pause. Otherwise the chunk would occupy the fast link for as long as the
+ * slow one. This delay does not hold up the chunk's first TLP. On a later, slower link, the chunk
+ * starts when its first TLP arrives. So unit.ahead_ps has the time by which this TLP is ahead of
+ * the chunk.
+ *
+ * The event of the chunk's arrival at that slower link may come later than the TLP. If the link has
+ * been idle since the TLP arrived, the simulator counts the chunk's service from the TLP's arrival.
  */
 #include "sim.h"
 
@@ -22,36 +26,46 @@
 #define LINK_EVENT 0x80000000u
 #define EVENTS (PST_SIM_UNITS + PST_SIM_LINKS)
 
+/* What a link sends as a whole: a chunk of a stream, or one TLP (PCIe packet) in the exact mode. */
 struct unit {
-	/* ahead_ps: how long the unit's first TLP has already been at the current link when the
-	 * link starts to send the unit; tail_ps: time at which the unit's last byte is there */
+	/* born_ps: time at which the stream sent the unit. ahead_ps: by how much the unit's first
+	 * TLP arrived at the current link before the unit itself. tail_ps: time at which the unit's
+	 * last byte arrives there. */
 	uint64_t born_ps, ahead_ps, tail_ps;
-	uint16_t stream, next; /* next: number of the next unit in the same queue */
+	/* next: index in pst_sim.units of the unit behind this one in a link's queue; NONE: the
+	 * last */
+	uint16_t stream, next;
 	uint8_t hop;
-	bool first; /* first unit of its chunk */
+	bool first; /* whether this is the first unit of its chunk */
 };
 
 struct event {
 	uint64_t time_ps, order;
-	/* number of a unit that arrives at its next link; or, with LINK_EVENT added, number of a
-	 * link that becomes free */
+	/* Without the bit LINK_EVENT: index of the unit that arrives at a link or at the end of its
+	 * path. With this bit: index of the link that has sent a unit and becomes free. */
 	uint32_t what;
 };
 
+/* The units of one stream that wait for one link: indexes of the first and the last of them. */
 struct queue {
-	uint16_t head, tail; /* first and last of the units of one stream that wait for one link */
+	uint16_t head, tail;
 };
 
-/* The state of a link. */
+/* The state of a link during a simulation. */
 struct server {
 	struct queue queues[PST_SIM_STREAMS];
-	/* for arbiter wfq: virtual finish time of the first unit that waits, for each stream */
+	/* For the arbiter wfq (weighted fair queueing): for each stream, the virtual time at which
+	 * the link would finish the stream's first waiting unit. The earliest one is next. */
 	double finish[PST_SIM_STREAMS];
 	double virtual_time;
-	uint64_t waiting; /* bit i is set if units of stream i wait */
+	uint64_t waiting; /* bit i is set if units of stream i wait for the link */
 	uint64_t service_ps, packet_ps, latency_ps, switch_ps, busy_ps, free_ps;
-	unsigned last, owner; /* streams of the latest unit, and of the latest chunk that began */
-	double credit;	      /* for arbiter wrr: units that stream `last` may still send */
+	/* last: stream of the unit that the link sent last; owner: stream whose chunk the link
+	 * started last */
+	unsigned last, owner;
+	/* For the arbiter wrr (weighted round robin): number of units that stream `last` may still
+	 * send before another stream has its turn. */
+	double credit;
 	bool busy;
 };
 
@@ -59,7 +73,8 @@ struct pst_sim {
 	struct server servers[PST_SIM_LINKS];
 	struct unit units[PST_SIM_UNITS];
 	struct event heap[EVENTS];
-	uint16_t done[PST_SIM_UNITS]; /* for each chunk: number of its units that have arrived */
+	/* for each chunk: how many of its units have reached the end of the stream's path */
+	uint16_t done[PST_SIM_UNITS];
 	unsigned heap_count, unit_bytes, units_per_chunk;
 	uint64_t order, random, warm_ps, end_ps;
 	const struct pst_sim_net *net;
@@ -72,7 +87,7 @@ unsigned long pst_sim_bytes(void)
 	return sizeof(struct pst_sim);
 }
 
-/* Returns a random number from 0 to 1 (splitmix64). */
+/* Returns a pseudorandom number from 0 to 1 (excluded), from the generator splitmix64. */
 static double random_unit(struct pst_sim *s)
 {
 	uint64_t z = s->random += 0x9e3779b97f4a7c15ull;
@@ -120,8 +135,8 @@ static struct event event_take(struct pst_sim *s)
 
 /* ---- the arbiters ---- */
 
-/* Returns the stream of the set that has the next higher number than `last`. If there is none,
- * returns the stream with the lowest number. The set must not be empty. */
+/* Picks streams in turn. Bit i of `set` stands for stream i. Returns the lowest stream in the set
+ * that is higher than `last`, or the lowest of all if there is none. The set must not be empty. */
 static unsigned stream_after(uint64_t set, unsigned last)
 {
 	uint64_t later = last >= 63 ? 0 : set & ~((2ull << last) - 1);
@@ -136,8 +151,8 @@ static unsigned pick_wfq(const struct server *v)
 	for (uint64_t set = v->waiting; set; set &= set - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(set);
 
-		/* Among streams with equal times, picks the next one after stream `last`, so that
-		 * the arbiter prefers no stream. */
+		/* If several streams have the same finish time, picks the one that follows
+		 * stream `last` in turn, so that the arbiter prefers no stream. */
 		if (best == NONE || v->finish[i] < v->finish[best] ||
 		    (v->finish[i] <= v->finish[best] && best <= v->last && i > v->last))
 			best = i;
@@ -164,7 +179,8 @@ static unsigned pick_priority(const struct pst_sim *s, const struct server *v)
 	return stream_after(set, v->last);
 }
 
-/* Returns the stream whose unit the link serves next. */
+/* Returns the stream whose unit the link `v` sends next, by the rule of the arbiter that the
+ * options of the simulation name. */
 static unsigned stream_pick(const struct pst_sim *s, struct server *v)
 {
 	unsigned next;
@@ -226,7 +242,8 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Returns how much of the time [from, to] lies in the part of the run that is measured. */
+/* Returns how many ps of the time between `from` and `to` are in the measured part of the
+ * simulation, which begins after the first tenth. */
 static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 {
 	from = later(from, s->warm_ps);
@@ -234,8 +251,9 @@ static uint64_t measured(const struct pst_sim *s, uint64_t from, uint64_t to)
 	return to > from ? to - from : 0;
 }
 
-/* Returns the time, not before `now`, at which a unit may start on the link `next` if its service
- * on the link `v` began by `early` before `now`. */
+/* Returns the time, at least `now`, at which a unit may start on the link `next`. The link `v` has
+ * started to send the unit, at the time now - early. Also sets the unit's ahead_ps and tail_ps for
+ * the link `next`. */
 static uint64_t next_arrival(const struct server *v, const struct server *next, struct unit *unit,
 			     uint64_t now, uint64_t early)
 {
@@ -250,9 +268,9 @@ static uint64_t next_arrival(const struct server *v, const struct server *next, 
 	return arrival;
 }
 
-/* Returns by how much earlier than `now` the service of a unit began, which takes `time`: when its
- * first TLP arrived, but not before the link was idle. The service must not end before the unit's
- * last TLP has passed. */
+/* Returns how many ps before `now` the link `v` began to send a unit, which takes `time` ps. The
+ * link begins when the unit's first TLP has arrived, but not before it is idle. The link must not
+ * be done before the unit's last TLP has arrived and been sent. */
 static uint64_t head_start(const struct server *v, const struct unit *unit, uint64_t now,
 			   uint64_t time)
 {
@@ -265,7 +283,8 @@ static uint64_t head_start(const struct server *v, const struct unit *unit, uint
 	return early < time ? early : time;
 }
 
-/* If the link is idle and a unit waits for it, starts to send this unit. */
+/* If link number `l` is idle and units wait for it, starts to send the unit that the arbiter
+ * picks. */
 static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 {
 	struct server *v = &s->servers[l];
@@ -300,7 +319,8 @@ static void link_start(struct pst_sim *s, unsigned l, uint64_t now)
 	event_add(s, arrival, u);
 }
 
-/* Puts all units of a chunk into the queue of its first link. */
+/* Lets a stream send chunk number `chunk`: puts all units of the chunk into the queue of the first
+ * link on the stream's path. */
 static void chunk_issue(struct pst_sim *s, unsigned chunk, uint64_t now)
 {
 	unsigned first = chunk * s->units_per_chunk, stream = s->units[first].stream;
@@ -321,8 +341,8 @@ static void chunk_issue(struct pst_sim *s, unsigned chunk, uint64_t now)
 	link_start(s, link, now);
 }
 
-/* Returns the bucket of a latency. Each power of two has 32 buckets. Bucket 0 also has all
- * latencies below 32 ns. */
+/* Returns which bucket of the histogram counts a latency. Each power of two has 32 buckets, so that
+ * a bucket is at most 3 % wide. Bucket 0 also has all latencies below 32 ns. */
 static unsigned bucket_of(uint64_t ns)
 {
 	unsigned power = 63 - (unsigned)__builtin_clzll(ns | 32), at;
@@ -331,8 +351,8 @@ static unsigned bucket_of(uint64_t ns)
 	return at < PST_SIM_BUCKETS ? at : PST_SIM_BUCKETS - 1;
 }
 
-/* Counts a unit that has passed its last link. After the last unit of a chunk, the stream sends
- * the next chunk. */
+/* Counts a unit that has reached the end of its path. If it is the last unit of its chunk, the
+ * stream sends another chunk, so that the number of chunks in flight stays constant. */
 static void unit_done(struct pst_sim *s, unsigned u, uint64_t now)
 {
 	const struct unit *unit = &s->units[u];
@@ -470,11 +490,14 @@ double pst_sim_capacity(const struct pst_sim_link *l, const struct pst_sim_opts 
 	return o->chunk / (time + (shared ? l->switch_ns * 1e-9 : 0));
 }
 
-/* Returns the time in which one chunk passes the idle links of a stream. */
+/* Returns the time in seconds from the start of one chunk to the arrival of its last byte, if all
+ * links on the stream's path are idle. */
 static double round_trip(const struct pst_sim_net *net, const struct pst_sim_stream *s,
 			 const struct pst_sim_opts *o)
 {
-	double head = 0, end = 0, latency = 0; /* head: time at which the first TLP arrives */
+	/* The loop computes two times for each link in turn: the chunk's first TLP reaches the link
+	 * at `head`, and its last byte leaves the link at `end`. */
+	double head = 0, end = 0, latency = 0;
 
 	for (unsigned i = 0; i < s->hops; i++) {
 		const struct pst_sim_link *l = &net->links[s->path[i]];
@@ -488,11 +511,13 @@ static double round_trip(const struct pst_sim_net *net, const struct pst_sim_str
 	return end + latency;
 }
 
-/* The state of the computation of max-min fair rates. The rates of all rising streams rise
- * together. A stream stops rising when one of its links is full, or when it reaches its limit,
- * which follows from its number of chunks in flight. */
+/* The state of the computation of max-min fair rates. The computation raises the rates of all
+ * streams marked `rising` at the same time. A stream stops when one of its links is full, or when
+ * it reaches its own limit: the bytes that it keeps in flight, divided by the time of a chunk on
+ * idle links. */
 struct fill {
-	/* capacity: the part that no stream uses yet; weight: sum for the rising streams */
+	/* For each link: the bytes a second that the stopped streams leave free, and the sum of
+	 * the weights of its rising streams. */
 	double capacity[PST_SIM_LINKS], weight[PST_SIM_LINKS];
 	double limit[PST_SIM_STREAMS];
 	bool rising[PST_SIM_STREAMS];
@@ -519,7 +544,8 @@ static void fill_init(struct fill *f, const struct pst_sim_net *net,
 		f->capacity[i] = pst_sim_capacity(&net->links[i], opts, users[i] > 1);
 }
 
-/* Sets the final rate of stream `i`, and subtracts it from the capacities of its links. */
+/* Sets the final rate of stream `i`, and subtracts it from the free capacity of each link that the
+ * stream uses. */
 static void stream_settle(struct fill *f, const struct pst_sim_net *net, unsigned i, double *rates,
 			  double rate)
 {
@@ -529,8 +555,8 @@ static void stream_settle(struct fill *f, const struct pst_sim_net *net, unsigne
 		f->capacity[net->streams[i].path[k]] -= rate;
 }
 
-/* Lets the rates of all rising streams rise until the first of them must stop, and sets the final
- * rates of the streams that stop there. Returns false if no stream was rising. */
+/* Raises the rates of all rising streams until a full link or a stream's limit stops at least one
+ * of them. Sets the final rates of the streams that stop. Returns false if no stream was rising. */
 static bool fill_step(struct fill *f, const struct pst_sim_net *net,
 		      const struct pst_sim_opts *opts, double *rates)
 {
@@ -566,8 +592,9 @@ void pst_sim_closed(const struct pst_sim_net *net, const struct pst_sim_opts *op
 	bool done = false;
 
 	fill_init(&f, net, opts);
-	/* With arbiter `priority`, the streams of a priority share the capacity that the streams of
-	 * higher priorities leave. */
+	/* With the arbiter `priority`, computes the streams of the highest priority first. The
+	 * streams of a lower priority share what remains. With the other arbiters, one round of the
+	 * loop computes all streams. */
 	for (unsigned rank = PST_SIM_STREAMS; rank-- > 0 && !done;) {
 		done = opts->arbiter != PST_SIM_PRIORITY;
 		for (unsigned i = 0; i < net->stream_count; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `sizing`: the drives, storage nodes and ports that save a checkpoint in a given
- * window, and the constraint that decides their number. */
+/* The model `sizing`. It computes how many drives, storage nodes and ports save a checkpoint in a
+ * given time, and which constraint decides these numbers: speed, capacity or endurance, for
+ * example. */
 #include <math.h>
 #include <stddef.h>
 

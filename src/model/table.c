@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the parameters and results of a model by name, and checks values against their ranges.
- * Called by the models and by everything that uses them. */
+/* Implements table.h: finds the parameters, results and presets of a model by name, and checks
+ * whether values are in the range of their parameter. */
 #include "table.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ bool pst_model_check(const struct pst_model_param *p, double value)
 	if (p->choices)
 		return value >= 0 && value == floor(value) &&
 		       value < (double)pst_model_choice_count(p->choices);
-	/* Written so that it also rejects NaN, for which every comparison is false. */
+	/* The negated condition also rejects NaN, because every comparison with NaN is false. */
 	if (!(value >= p->min && value <= p->max))
 		return false;
 	return !pst_model_is_whole(p->unit) || value == floor(value);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables of the planner. A model predicts how fast a storage path is before it exists: it is a
- * pure function from parameters to results, described by two tables. The command `penstock model`,
- * its help, its JSON and its HTML page all read these tables, so that each fact exists once.
+ * Declares the tables that describe a model. A model predicts how fast a storage system will be, or
+ * what it costs, before somebody builds it. It is a pure function from parameters to results. One
+ * table describes the parameters, and another one the results. The command `penstock model`, its
+ * help, its JSON and its HTML page all read these tables, so that the descriptions exist only once.
  *
  * The code in src/model makes no system call and allocates no memory. It uses only <math.h> and
  * <string.h>, because tools/make-wasm also compiles it to WebAssembly for the page. models.h lists
@@ -13,30 +14,30 @@
 
 #include <stdbool.h>
 
-/* Largest number of parameters and of results of a model. */
+/* Largest number of parameters of a model, of its results, and of the settings in a preset. */
 #define PST_MODEL_PARAMS 40
 #define PST_MODEL_RESULTS 32
 #define PST_MODEL_SETTINGS 12
 
 struct pst_model_param {
 	const char *name;
-	/* Unit of the value. "bytes" and "count" mean whole numbers; "" means a choice or a ratio
-	 * without a unit. */
+	/* Unit of the value, such as "GB/s". Values in "bytes" or "count" are whole numbers. A
+	 * choice has the unit "". */
 	const char *unit;
-	/* The words of a choice, separated by '|'; the value is then the index of a word. NULL if
-	 * the parameter is a number. */
+	/* If the parameter is a choice between words: the words, separated by '|'. The value is
+	 * then the index of a word. NULL if the parameter is a number. */
 	const char *choices;
-	double value, min, max; /* default and range; a choice needs no range */
-	const char *about;	/* meaning, as a sentence without a full stop */
-	const char *source;	/* origin of the default */
+	double value, min, max; /* default and allowed range; a choice needs no range */
+	const char *about;	/* meaning of the parameter, as a phrase without a full stop */
+	const char *source;	/* where the default comes from, such as "data sheets" */
 };
 
 struct pst_model_result {
-	/* name, unit and choices, with the same meaning as for a parameter */
+	/* name, unit and choices have the same meaning as in struct pst_model_param */
 	const char *name, *unit, *choices;
 	const char *about;
-	const char *formula; /* formula, written with the names of parameters and other results */
-	const char *source;  /* origin of the formula */
+	const char *formula; /* text that uses the names of parameters and of other results */
+	const char *source;  /* where the formula comes from, such as a publication */
 };
 
 struct pst_model_setting {
@@ -44,13 +45,15 @@ struct pst_model_setting {
 	double value;
 };
 
-/* A named set of parameters, for example a machine or a benchmark. */
+/* A named set of parameter values, for example those of a machine or a benchmark. */
 struct pst_model_preset {
 	const char *name, *about, *source;
-	struct pst_model_setting set[PST_MODEL_SETTINGS]; /* ends with a NULL name */
+	/* the values; after the last one, the name is NULL, unless the array is full */
+	struct pst_model_setting set[PST_MODEL_SETTINGS];
 };
 
-/* Memory of the simulator, which the caller allocates; see contention.h. */
+/* Memory that the caller of a model allocates. Only the model `contention` uses it, for its
+ * simulator. contention.h declares its members. */
 struct pst_model_space;
 
 struct pst_model {
@@ -60,34 +63,36 @@ struct pst_model {
 	const struct pst_model_preset *presets;
 	unsigned param_count, result_count, preset_count;
 	/*
-	 * Computes `out` (result_count values) from `in` (param_count values). A result is NaN if
-	 * it has no meaning for these parameters. Returns NULL, or a message if the parameters
-	 * contradict each other. Every value of `in` must have passed pst_model_check.
+	 * Computes the results `out` (result_count values) from the parameters `in` (param_count
+	 * values). A result is NaN if it has no meaning for these parameters. Returns NULL, or an
+	 * error message if the parameters contradict each other. The caller must first check every
+	 * value of `in` with pst_model_check.
 	 */
 	const char *(*run)(const double *in, double *out, struct pst_model_space *space);
 };
 
-/* Return the index of a parameter, result or preset of a model, or -1 if the model has none of
- * this name. */
+/* Return the index of the parameter, result or preset with this name in the model's tables, or -1
+ * if the model has none. */
 int pst_model_param_index(const struct pst_model *m, const char *name);
 int pst_model_result_index(const struct pst_model *m, const char *name);
 int pst_model_preset_index(const struct pst_model *m, const char *name);
 
-/* Writes the default of each parameter to `in`. */
+/* Writes the default of each of the model's parameters to the array `in`. */
 void pst_model_defaults(const struct pst_model *m, double *in);
-/* Copies settings to `in`. Returns false if the model lacks a parameter that a setting names. */
+/* Writes the values in `set` to those entries of `in` whose parameters they name. Returns false if
+ * the model lacks one of these parameters. */
 bool pst_model_apply(const struct pst_model *m, const struct pst_model_setting *set, double *in);
-/* Returns whether a parameter may have this value: the value must be in the parameter's range, and
- * whole if the unit requires that. */
+/* Returns whether the parameter `p` allows this value: the value is in the parameter's range, and
+ * it is a whole number if the unit requires that. */
 bool pst_model_check(const struct pst_model_param *p, double value);
-/* Returns whether values of this unit are whole numbers. */
+/* Returns whether values of this unit must be whole numbers: true for "bytes" and "count". */
 bool pst_model_is_whole(const char *unit);
-/* Returns the number of words in a list of choices. */
+/* Returns the number of words in a list of choices, such as 2 for "none|present". */
 unsigned pst_model_choice_count(const char *choices);
-/* Finds word number `i` of a list of choices. Returns its start and stores its length, or returns
- * NULL if the list is shorter. */
+/* Returns the start of word number `i` (from 0) in a list of choices such as "none|present", and
+ * stores its length in *len. Returns NULL if the list has no such word. */
 const char *pst_model_choice(const char *choices, unsigned i, unsigned *len);
-/* Returns the index of a word in a list of choices, or -1. */
+/* Returns the number of a word in a list of choices, from 0, or -1 if the list lacks the word. */
 int pst_model_choice_index(const char *choices, const char *word);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `training`: the read rate that keeps accelerators busy. */
+/* The model `training`. It computes the read bandwidth that keeps accelerators (GPUs) busy in a
+ * training run. */
 #include <math.h>
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model `weights`: the time to load a language model on many GPUs and hosts. It compares two
- * ways: each GPU reads all bytes that it needs, or each byte is read once and passed on to the
- * other GPUs. */
+/* The model `weights`. It computes the time to load a language model on many GPUs and hosts, in
+ * several ways. Each GPU reads all bytes that it needs from the storage, or the hosts read each
+ * byte once and pass it on to the other GPUs. */
 #include <math.h>
 #include <stddef.h>
 
@@ -60,8 +60,8 @@ static const struct pst_model_result results[] = {
 		     "part that limits once-s", "argmax", "slowest part of a pipeline"},
 };
 
-/* Returns the longest of the five times. *which becomes its index, a value of the result
- * `binding`. */
+/* Returns the longest of five times, one for each part of the path. Stores its index in *which. The
+ * result `binding` uses this index to name the part. */
 static double slowest(const double *times, double *which)
 {
 	unsigned best = 0;

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of penstock_object.h. Checks the arguments, and then calls either the data plane
- * in this process (src/wire), or the client's plane, which is another process (plane_client.h).
+ * Implements the client functions of penstock_object.h. A client is the process whose memory an
+ * object server reads or writes. Each function checks its arguments, and then calls either the code
+ * in src/wire, which serves the transfer in this process, or the client's plane. The plane is a
+ * separate process that owns the network card and serves the transfers for this process
+ * (plane_client.h).
  */
 #include "object/client.h"
 
@@ -18,23 +21,29 @@
 #include "wire/client.h"
 #include "wire/exchange.h"
 
-/* An entry of a ring, the first member of its object. */
+/* Links of a circular, doubly linked list. It is the first member of each buffer and window, so
+ * that a pointer to it is also a pointer to the object. */
 struct entry {
 	struct entry *next, *before;
 };
 
 struct penstock_object_client {
-	struct pst_wire_client *wire; /* NULL if the client has a plane */
-	/* connection to the plane; NULL if the client has none */
+	/* serves the transfers in this process; NULL if the client has a plane */
+	struct pst_wire_client *wire;
+	/* connection to the plane, the process that serves the transfers; NULL if the client has
+	 * none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	unsigned generation;	       /* fork generation of the process that opened the client */
-	pthread_mutex_t lock;	       /* protects the lists; no other lock is taken inside it */
-	struct entry buffers, windows; /* what the caller has not closed; the heads of two rings */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	unsigned generation;
+	/* protects `buffers` and `windows`; no other lock is taken while it is held */
+	pthread_mutex_t lock;
+	struct entry buffers, windows; /* heads of the lists of open objects */
 };
 
-/* `plane` is set if the client has a plane, otherwise `wire`. */
+/* A buffer of a client. If the client has a plane (the process that serves its transfers), `plane`
+ * is set and `wire` is NULL. Without a plane, it is the other way round. */
 struct penstock_object_buffer {
 	struct entry entry;
 	struct penstock_object_client *client;
@@ -46,11 +55,11 @@ struct penstock_object_window {
 	struct entry entry;
 	struct penstock_object_buffer *buffer;
 	struct pst_object_target target; /* used if the client has no plane */
-	/* The window as the plane knows it (object/plane_client.h). A plane is a process that holds
-	 * the network card, see penstock_object.h. NULL: the client has no plane */
+	/* What the plane has replied about the window (object/plane_client.h); NULL if the client
+	 * has no plane. A plane is a process that owns the network card, see penstock_object.h. */
 	struct pst_plane_grant *plane;
 	enum penstock_op op;
-	_Atomic bool busy; /* a request is in flight */
+	_Atomic bool busy; /* true while an HTTP request that uses the window is in flight */
 };
 
 static void entry_add(struct penstock_object_client *client, struct entry *ring,
@@ -64,7 +73,7 @@ static void entry_add(struct penstock_object_client *client, struct entry *ring,
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* Frees an object with the entry. */
+/* Removes `entry` from its list, and frees the object whose first member it is. */
 static void entry_free(struct penstock_object_client *client, struct entry *entry)
 {
 	pthread_mutex_lock(&client->lock);
@@ -76,7 +85,8 @@ static void entry_free(struct penstock_object_client *client, struct entry *entr
 
 /* ---- the client ---- */
 
-/* Called when the request of a window has completed. Allows the next one. */
+/* Clears `busy` when the HTTP request that uses the window has completed, so that the application
+ * may start the next one. */
 static void window_idle(void *owner)
 {
 	struct penstock_object_window *window = owner;
@@ -89,7 +99,8 @@ static void target_idle(struct pst_object_target *target)
 	window_idle((char *)target - offsetof(struct penstock_object_window, target));
 }
 
-/* Fails if the options set a value that only the plane can choose. */
+/* Checks the options of a client that has a plane. The plane chooses the transports, addresses and
+ * time limits, so the function fails if one of these options is set. */
 static int check_defaults(const struct penstock_object_client_opts *o, struct pst_err *err)
 {
 	if (!o->transports && !o->address && !o->port && !o->user_count && !o->fence_ms &&
@@ -299,7 +310,8 @@ int penstock_object_unregister(struct penstock_object_buffer *buffer)
 
 /* ---- windows ---- */
 
-/* Opens a window in the data plane of this process. */
+/* Opens a window without a plane. A window is a range of a buffer that a server may read or
+ * write. */
 static int window_open_wire(struct penstock_object_window *window, uint64_t off, uint64_t len,
 			    struct pst_err *err)
 {
@@ -345,8 +357,8 @@ int penstock_object_window_open(struct penstock_object_buffer *buffer, enum pens
 	return 0;
 }
 
-/* Returns true if a window has no token, because the client has a plane or because the window is
- * closed. Then stores the error in *ret. */
+/* Returns true if the window has no token, the text that gives a server access to it. A window has
+ * none if the client has a plane or the window is closed. Then *ret receives the error. */
 static bool has_no_token(const struct penstock_object_window *window, int *ret)
 {
 	if (!window)
@@ -507,7 +519,8 @@ int penstock_object_release(struct penstock_object_window *window)
 
 /* ---- requests ---- */
 
-/* Starts a request of a window. The caller has set the window's flag `busy`. */
+/* Starts an HTTP GET or PUT whose bytes move through the window. The caller has set
+ * window->busy. */
 static int start(struct penstock_object_window *window,
 		 const struct penstock_object_request *request, struct pst_err *err)
 {

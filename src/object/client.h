@@ -15,8 +15,8 @@
 /* Makes a buffer from memory of another process. After success, the buffer owns *shared. */
 int pst_object_buffer_adopt(struct penstock_object_client *client, const struct pst_shared *shared,
 			    struct penstock_object_buffer **out, struct pst_err *err);
-/* Returns whether a server may still have access to old pages of the buffer after a release. Then
- * the owner of the memory must replace the pages. */
+/* Returns true if a server may still access old pages of the buffer after the release of one of its
+ * windows. The owner of the memory must then replace these pages. */
 bool pst_object_buffer_is_cut(const struct penstock_object_buffer *buffer);
 
 /* Cancels all requests of the client, and waits until they have completed. After this call no

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements ends.h. Called by both halves of the object API and by the library's code for
- * planes. */
+/* Implements ends.h. The client and the server code of penstock_object.h call it, and the code for
+ * connections to a plane (plane_link.c). */
 #include "object/ends.h"
 
 #include <errno.h>
@@ -40,9 +40,9 @@ void pst_ends_put(struct pst_ends *ends, struct pst_end *end)
 
 	end->next = NULL;
 	pthread_mutex_lock(&ends->lock);
-	/* Writes the event while the lock is held, so that the event is readable exactly while the
-	 * list has entries. The write cannot fail, because the counter never comes near its
-	 * limit. */
+	/* Writes the eventfd while the lock is held, so that it is readable exactly while the list
+	 * has entries. The write cannot fail with EAGAIN, because the eventfd's counter is at most
+	 * 1. */
 	if (!ends->first && write(ends->event, &one, sizeof(one)) < 0)
 		abort();
 	*ends->last = end;
@@ -65,7 +65,8 @@ static struct pst_end *take(struct pst_ends *ends, unsigned max)
 	}
 	if (!ends->first) {
 		ends->last = &ends->first;
-		/* Clears the event. EAGAIN means that it was not set. */
+		/* Resets the eventfd, because the list is empty. EAGAIN means that it was not
+		 * set. */
 		if (read(ends->event, &events, sizeof(events)) < 0)
 			events = 0;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list of completions of operations. One thread of the application takes them. The starter of an
- * operation allocates its completion first, so that the end of the operation needs no memory.
+ * A list of completions of asynchronous operations. The code that completes an operation appends to
+ * the list, and one thread of the application removes completions from it. The completion is
+ * allocated when the operation starts, so that completing it cannot fail for lack of memory.
  */
 #ifndef PST_OBJECT_ENDS_H
 #define PST_OBJECT_ENDS_H
@@ -29,11 +30,12 @@ struct pst_ends {
 
 /* Opens an empty list. Returns 0 or -errno. */
 int pst_ends_open(struct pst_ends *ends);
-/* Frees the list, and the completions that were not taken. */
+/* Frees the list, and the completions that the application has not taken from it. */
 void pst_ends_close(struct pst_ends *ends);
 void pst_ends_put(struct pst_ends *ends, struct pst_end *end);
-/* Takes up to `max` completions. Returns them as a linked list, which the caller frees. If there is
- * none, waits up to `timeout_ms` milliseconds for the first one; -1: without limit. */
+/* Removes up to `max` completions from the list. Returns them as a linked list, whose elements the
+ * caller frees. If there is none, waits up to `timeout_ms` milliseconds for the first one; -1:
+ * without limit. */
 struct pst_end *pst_ends_take(struct pst_ends *ends, unsigned max, int timeout_ms);
 
 #endif

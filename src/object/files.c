@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps files open between the moves of a server, so that path mapped registers their page cache
- * with the GPU's driver once, and not for each move. Called by the channels of servers through the
- * table of memory.c. All servers of a process share the files.
+ * Keeps files open between the transfers of a server. The data path "mapped" (src/path/mapped.c)
+ * registers a file's page cache with the GPU's driver. A file that stays open is registered once,
+ * not for each transfer. wire/ calls these functions through the table of functions in memory.c.
+ * All servers of a process share the open files.
  *
- * A file is recognised by its inode and its change time, which every write and truncation sets. A
- * file that changed a short time ago is not kept: a second change within one tick of the file
- * system's clock would not be noticed.
+ * A file is identified by its inode and its change time, which every write and truncation sets. A
+ * file that changed in the last SETTLED_S seconds is not kept open: a second change within one tick
+ * of the file system's clock would leave the change time as it is.
  *
- * Kept files limit each other: together they may have SHARE of the machine's memory. A file of
- * which many bytes have moved is closed and opened again, so that the registrations of ranges that
- * do not repeat have an end. So all registrations together stay below a quarter of the memory,
- * which is the limit of path mapped.
+ * The open files together reserve at most 1/SHARE of the machine's memory. After transfers of
+ * MOVES_OF times its reserved bytes, a file is closed and opened again. This limits the
+ * registrations of a file whose transfers never repeat a range. So all registrations together stay
+ * below a quarter of the memory, which is the limit of path mapped.
  */
 #include "object/files.h"
 
@@ -27,30 +28,30 @@
 #include "core/ops.h"
 
 #define FILES_MAX 64
-#define SHARE 16      /* all files together: 1/SHARE of the memory */
-#define MOVES_OF 4    /* a file is closed after moves of MOVES_OF times its reserved bytes */
-#define IDLE_MS 10000 /* a file that was not used for this time is closed */
-#define CHECK_MS 1000 /* period in which idle files are looked for */
-#define SETTLED_S 2   /* a file that has changed within this time is not kept */
+#define SHARE 16      /* the open files reserve at most 1/SHARE of the machine's memory */
+#define MOVES_OF 4    /* a file is closed after transfers of MOVES_OF times its reserved bytes */
+#define IDLE_MS 10000 /* a file is closed after this time without a transfer */
+#define CHECK_MS 1000 /* period in which pst_object_files_tidy checks for idle files */
+#define SETTLED_S 2   /* a file that has changed within this time is not kept open */
 
 struct file {
 	dev_t device;
 	ino_t inode;
 	struct timespec changed;
 	uint64_t length;
-	uint64_t serial; /* of the device that the bytes go to */
-	int fd;		 /* a duplicate of the caller's */
-	struct penstock_storage *st; /* NULL while a thread opens it */
+	uint64_t serial; /* serial number of the device that receives the bytes */
+	int fd;		 /* a duplicate of the caller's descriptor */
+	struct penstock_storage *st; /* the opened file; NULL while a thread opens it */
 	bool used;
-	bool doomed;	/* it is closed when nobody uses it */
+	bool doomed;	/* true if the file is closed when its last transfer has ended */
 	unsigned users; /* moves in progress */
 	uint64_t reserved, moved, used_ms;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
-static pthread_cond_t opened = PTHREAD_COND_INITIALIZER; /* a file has been opened, or not */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER; /* signalled when file_open returns */
 static struct file files[FILES_MAX];
-static uint64_t reserved; /* by all files */
+static uint64_t reserved; /* bytes that all open files reserve */
 
 static uint64_t now_ms(void)
 {
@@ -83,7 +84,8 @@ static struct file *file_find(const struct stat *stat, const struct penstock_dev
 	return NULL;
 }
 
-/* Takes a file off the table. The caller closes *st and *fd without the lock. */
+/* Removes a file from the table `files`. After the caller has released the lock, it closes *st and
+ * *fd. */
 static void file_drop(struct file *file, struct penstock_storage **st, int *fd)
 {
 	*st = file->st;
@@ -92,8 +94,9 @@ static void file_drop(struct file *file, struct penstock_storage **st, int *fd)
 	memset(file, 0, sizeof(*file));
 }
 
-/* Returns an unused place for a file that reserves `bytes`, or NULL. *victim receives a file that
- * has to be closed before, or NULL. */
+/* Returns an unused entry of `files` for a file that reserves `bytes`. Returns NULL if there is
+ * none. Then *victim receives the least recently used file, which the caller closes before it tries
+ * again, or NULL if all files are in use. */
 static struct file *place_find(uint64_t bytes, struct file **victim)
 {
 	struct file *free_place = NULL, *oldest = NULL;
@@ -122,8 +125,9 @@ static void close_both(struct penstock_storage *st, int fd)
 		close(fd);
 }
 
-/* Returns whether the file may be kept: it is long enough to have a registration, and its change
- * time tells apart what comes later. */
+/* Returns true if the file may stay open after a transfer. It must be a regular file with a name
+ * and bytes. Its last change must be long ago, so that any later change gives it another change
+ * time. */
 static bool may_keep(const struct stat *stat)
 {
 	struct timespec now;
@@ -133,7 +137,7 @@ static bool may_keep(const struct stat *stat)
 	       now.tv_sec - stat->st_ctim.tv_sec > SETTLED_S;
 }
 
-/* Opens a file for a place of the table that the caller has taken. */
+/* Opens a file for an entry of `files` that the caller has reserved. */
 static int file_open(int fd, int *own, struct penstock_storage **st)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -142,7 +146,8 @@ static int file_open(int fd, int *own, struct penstock_storage **st)
 	*own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (*own < 0)
 		return penstock_fail(-errno, PENSTOCK_WHY_NO_FILES, "the object's file: %m");
-	/* Its registrations may be used again: see the change time. */
+	/* The flag lets later transfers use old registrations. That is safe, because file_get opens
+	 * the file anew if its change time differs. */
 	opts.flags = PENSTOCK_O_IMMUTABLE;
 	ret = penstock_open_fd(*own, &opts, st);
 	if (ret)
@@ -150,8 +155,8 @@ static int file_open(int fd, int *own, struct penstock_storage **st)
 	return ret;
 }
 
-/* Finds the file in the table, or opens it. Returns NULL if it is not kept. The caller calls
- * file_put. */
+/* Returns the file's entry in `files`, and opens the file if it has no entry. Returns NULL if the
+ * file cannot be kept open. After the transfer the caller calls file_put. */
 static struct file *file_get(int fd, const struct stat *stat, const struct penstock_device *dev)
 {
 	const uint64_t most = reserved_max() / 2, length = (uint64_t)stat->st_size;
@@ -211,7 +216,7 @@ static struct file *file_get(int fd, const struct stat *stat, const struct penst
 	return file;
 }
 
-/* Ends a use of the file, of which `len` bytes were moved. A file that has failed is not kept. */
+/* Ends a transfer of `len` bytes of the file. A file whose transfer has failed is closed. */
 static void file_put(struct file *file, uint64_t len, bool failed)
 {
 	struct penstock_storage *st = NULL;
@@ -268,14 +273,15 @@ static bool is_stale(const struct file *file, uint64_t now)
 {
 	struct stat stat;
 
-	/* The space of a file without a name is free only when it is closed. */
+	/* Also closes a file that has no name any more, because the file system frees the file's
+	 * space only then. */
 	return file->used && file->st && !file->users &&
 	       (now >= file->used_ms + IDLE_MS || fstat(file->fd, &stat) || !stat.st_nlink);
 }
 
 int pst_object_files_tidy(void)
 {
-	static uint64_t checked_ms; /* protected by the lock */
+	static uint64_t checked_ms; /* time of the last check; protected by `lock` */
 	uint64_t now = now_ms();
 	bool any = false;
 

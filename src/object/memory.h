@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions with which the data plane reaches memory of devices. Called by both halves of the
- * object API.
+ * A table of functions with which the code in wire/ accesses memory of devices, such as GPUs. The
+ * client and the server code of penstock_object.h pass the table to wire/.
  */
 #ifndef PST_OBJECT_MEMORY_H
 #define PST_OBJECT_MEMORY_H
 
 #include "wire/wire.h"
 
-/* Opens the device "host" and returns the table, or NULL and an error. Each call needs a call of
- * pst_object_devices_close. */
+/* Opens the device "host" and returns the table of functions, or NULL after an error. The caller
+ * must call pst_object_devices_close once for each call. */
 const struct pst_wire_devices *pst_object_devices_open(void);
 void pst_object_devices_close(void);
 
-/* Returns NULL if `dev` is the device "host", because the data plane accesses host memory itself.
- * Else returns `dev`. */
+/* Returns NULL if `dev` is the device "host", else `dev`. NULL makes the code in wire/ access the
+ * host memory itself, without the table. */
 struct penstock_device *pst_object_device(struct penstock_device *dev);
 
 #endif

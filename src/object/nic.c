@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements nic.h with /sys and the topology. The topology is read when the first distance is
- * asked for, which only clients with several addresses do, and kept until the process ends.
+ * Implements nic.h with /sys and the machine's PCI topology. The first call of pst_nic_distance
+ * reads the topology, which then stays in memory until the process ends. Only clients with several
+ * addresses call it.
  */
 #include "object/nic.h"
 
@@ -20,16 +21,17 @@
 #include "core/machine/sysfs.h"
 #include "core/machine/topo_read.h"
 
-#define MPOL_F_NODE 1 /* of get_mempolicy(2) */
+#define MPOL_F_NODE 1 /* flags of get_mempolicy(2) */
 #define MPOL_F_ADDR 2
-/* Distances of host memory. Memory of a GPU has those of enum pst_nearness. */
+/* Distances between host memory and a network card. Distances of GPU memory are values of enum
+ * pst_nearness. */
 #define SAME_NODE 0u
 #define UNKNOWN_NODE 1u
 #define OTHER_NODE 2u
 #define FAR (PST_NEAR_SYS + 1u)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct pst_topo *topo; /* NULL if it cannot be read */
+static struct pst_topo *topo; /* NULL if the topology cannot be read */
 
 static void topo_load(void)
 {
@@ -39,7 +41,7 @@ static void topo_load(void)
 		topo = NULL;
 }
 
-/* Returns whether a socket address is the address `text`. */
+/* Returns whether the socket address `at` is the numeric IP address `text`. */
 static bool is_address(const struct sockaddr *at, const char *text)
 {
 	unsigned char binary[sizeof(struct in6_addr)];
@@ -53,7 +55,8 @@ static bool is_address(const struct sockaddr *at, const char *text)
 	       !memcmp(&((const struct sockaddr_in6 *)at)->sin6_addr, binary, 16);
 }
 
-/* Finds the PCI address of a network interface. It stays "" for a virtual one. */
+/* Stores the PCI address of the network interface `name` in `out`. For a virtual interface, `out`
+ * stays "". */
 static void interface_bdf(const char *name, char out[PST_BDF_LEN])
 {
 	char link[80], path[PATH_MAX];
@@ -79,7 +82,7 @@ void pst_nic_find(const char *address, struct pst_wire_nic *out)
 		interface_bdf(out->name, out->bdf);
 }
 
-/* Compares the NUMA node of a page with that of the card. */
+/* Returns the distance between the page at `ptr` and the card, by comparing their NUMA nodes. */
 static unsigned host_distance(const struct pst_wire_nic *nic, const void *ptr)
 {
 	int near = pst_topo_numa_of(topo, nic->bdf), node = -1;

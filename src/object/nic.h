@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of this host's network cards, for the table of memory.h. Called by memory.c. */
+/* Properties of this host's network cards: name, distance from memory, and link state. The
+ * functions are part of the table of memory.h. */
 #ifndef PST_OBJECT_NIC_H
 #define PST_OBJECT_NIC_H
 
 #include "wire/wire.h"
 
-/* Finds the card that has an address. Its name stays "" if there is none. */
+/* Finds the network card that has the IP address `address`. If there is none, out->name stays
+ * "". */
 void pst_nic_find(const char *address, struct pst_wire_nic *out);
-/* Returns how far memory is from a card; 0 is the nearest. */
+/* Returns the distance between the memory at `ptr` and a network card. 0 is the nearest. */
 unsigned pst_nic_distance(const struct pst_wire_nic *nic, struct penstock_device *dev,
 			  const void *ptr);
 /* Returns false if the kernel reports that the card has no link. */

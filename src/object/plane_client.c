@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements plane_client.h. After the release of a window, no byte may get into its memory, also
- * with a plane. If the plane is gone, or could not take a server's access away, this file replaces
- * the pages of the window.
+ * Implements plane_client.h. After the release of a window, no server may change its memory. This
+ * also holds for a client whose windows a plane (another process) serves. If the plane has ended,
+ * or could not end a server's access, this file replaces the window's pages by private copies.
  */
 #include "object/plane_client.h"
 
@@ -36,7 +36,7 @@ int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *d
 
 void pst_plane_buffer_free(struct pst_plane_buffer *buffer)
 {
-	/* A server may still access memory of a GPU, so it stays allocated. */
+	/* `stuck`: a server may still access the buffer's GPU memory, so that stays allocated. */
 	if (!atomic_load(&buffer->stuck))
 		pst_shared_close(&buffer->shared);
 	free(buffer);
@@ -78,8 +78,8 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the window ends beyond the buffer of %zu bytes",
 				      buffer->len);
-	/* Bytes that a server or the plane puts into a replaced page do not get into this
-	 * process. */
+	/* After `cut`, this process has other pages than the plane. Bytes for a new window would go
+	 * to the plane's pages, and never reach this process. */
 	if (atomic_load(&buffer->cut))
 		return cut_fail(err);
 	grant = calloc(1, sizeof(*grant));
@@ -151,17 +151,18 @@ int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err)
 
 	if (ret == -EBUSY)
 		return ret;
-	/* The pages of another window, whose first or last page may be one of this window, were
-	 * replaced while the plane moved bytes. */
+	/* The release of another window replaced pages of the buffer, perhaps the first or the last
+	 * page of this window, while the plane moved bytes. Some of the bytes may be lost. */
 	if (!ret && lost)
 		ret = cut_fail(err);
-	/* The question succeeded, so `answer` contains the plane's answer. */
+	/* Unless the connection has ended, the plane's answer to RELEASE is in `answer`. */
 	if (!cut && answer.answer.cut)
 		cut = true;
 	if (cut)
 		atomic_store(&buffer->cut, true);
-	/* With new pages, it does no harm that the plane is gone, or that a server may still access
-	 * the old ones. Another error says that bytes of the window may be missing. */
+	/* Once the pages are replaced, the release has succeeded even if the plane has ended, or if
+	 * a server may still access the old pages. Any other error stays, because bytes of the
+	 * window may be missing. */
 	if (ret == -ECONNRESET || (cut && ret == -ETIMEDOUT))
 		ret = 0;
 	if (cut && grant->len) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's code for a client that uses a plane: memory that it shares with the plane, windows
- * that the plane opens, and requests that the plane sends. Called by client.c.
+ * The code of a client that uses a plane, a process that opens windows and sends HTTP requests for
+ * it. The client shares memory with the plane. client.c calls these functions.
  */
 #ifndef PST_OBJECT_PLANE_CLIENT_H
 #define PST_OBJECT_PLANE_CLIENT_H
@@ -10,20 +10,21 @@
 
 #include "object/plane_link.h"
 
-/* A buffer in memory that is shared with the plane. */
+/* A client's buffer in memory that the client shares with the plane, a separate process. */
 struct pst_plane_buffer {
 	struct pst_plane_link *link;
 	struct pst_shared shared;
 	size_t len; /* length that the caller requested */
 	uint64_t id;
 	_Atomic unsigned windows;
-	/* true if a server may still access this memory of a GPU; the memory is then never freed */
+	/* true if a server may still access this buffer, which is memory of a GPU; it is then never
+	 * freed */
 	_Atomic bool stuck;
-	/* true if pages of the buffer were replaced, so that the plane has others */
+	/* true if this process replaced pages of the buffer, so that the plane maps other pages */
 	_Atomic bool cut;
 };
 
-/* A window that the plane has opened. */
+/* A window that the plane has opened for this client. */
 struct pst_plane_grant {
 	struct pst_plane_buffer *buffer;
 	uint64_t id, off, len;
@@ -38,11 +39,12 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 void pst_plane_buffer_free(struct pst_plane_buffer *buffer);
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err);
-/* Asks the plane to start a request. `end` and its owner are those of pst_plane_fly. */
+/* Sends the plane START, which starts an HTTP request with the window. When the request completes,
+ * the link passes `end` to the application, as pst_plane_fly says. */
 int pst_plane_start(const struct pst_plane_grant *grant,
 		    const struct penstock_object_request *request, struct pst_end *end,
 		    struct pst_err *err);
-/* Closes a window. This also works if the plane is gone. */
+/* Closes a window, even if the plane process has ended. */
 int pst_plane_release(struct pst_plane_grant *grant, struct pst_err *err);
 int pst_plane_client_info(struct pst_plane_link *link, struct penstock_object_client_info *out,
 			  struct pst_err *err);

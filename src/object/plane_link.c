@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements plane_link.h. A thread of the link receives all messages of the plane. A caller that
- * has sent a question waits until this thread has copied the answer to the caller's stack.
+ * Implements plane_link.h. Each link (connection to a plane) has a thread that receives all
+ * messages of the plane. A caller that has sent a question waits until this thread has copied the
+ * answer to the caller's stack.
  */
 #include "object/plane_link.h"
 
@@ -22,20 +23,22 @@
 /* maximum number of operations in flight that this process accepts from a plane */
 #define IN_FLIGHT_MAX 4096
 
-/* A question of a caller that waits for the answer. */
+/* A message to the plane whose sender waits for the answer. */
 struct question {
 	struct question *next;
-	struct pst_plane_message *message; /* the thread stores the answer here */
-	/* operation that START or MOVE starts; NULL for other questions */
+	/* contains the question; link_run's thread overwrites it with the answer */
+	struct pst_plane_message *message;
+	/* the operation, if the question is START or MOVE; NULL for other questions */
 	struct flight *flight;
 	uint64_t seq;
 	bool answered;
 };
 
-/* An entry for an operation in flight. */
+/* An operation in flight, which the plane carries out: an HTTP request or a move of bytes. */
 struct flight {
 	struct pst_end *end; /* completion of the operation; NULL if the entry is free */
-	/* `user` is the caller's value; `tag` is the number that the messages contain instead */
+	/* `user` is the caller's value for the operation; messages contain the unique `tag`
+	 * instead */
 	uint64_t user, tag;
 	bool started; /* whether the plane has accepted the operation */
 };
@@ -72,8 +75,8 @@ static int dead_fail(int code, struct pst_err *err)
 
 /* ---- what arrives ---- */
 
-/* Completes an operation. The caller holds the lock, which is released during the call of
- * idle(). */
+/* Completes an operation. The caller holds link->lock. The function releases the lock while it
+ * calls opts.idle(). */
 static void flight_end(struct pst_plane_link *link, struct flight *flight)
 {
 	struct pst_end *end = flight->end;
@@ -112,7 +115,7 @@ static int ended(struct pst_plane_link *link, const struct pst_plane_message *m)
 	return 0;
 }
 
-/* Copies an answer to its question. Returns 0 or -EPROTO. */
+/* Copies an answer of the plane to the caller that sent the question. Returns 0 or -EPROTO. */
 static int answered(struct pst_plane_link *link, const struct pst_plane_message *m)
 {
 	struct question *q;
@@ -180,10 +183,10 @@ static void die(struct pst_plane_link *link, int code)
 	pthread_cond_broadcast(&link->changed);
 }
 
-/* Returns whether the plane has not answered a PING for too long. If it has sent nothing for some
- * time, although a question or an operation waits for it, sends it a PING, which it must answer.
- * Silence before the PING says nothing, because this process may have been stopped. The caller
- * holds the lock. */
+/* Returns true if the plane has not answered a PING in time. A PING is sent if the plane has sent
+ * nothing for a quarter of the time limit although a question or an operation waits for it. The
+ * time limit starts with the PING, because this process may have been stopped before it. The caller
+ * holds link->lock. */
 static bool is_silent(struct pst_plane_link *link)
 {
 	struct pst_plane_message ping = {.kind = PST_PLANE_PING};
@@ -197,8 +200,8 @@ static bool is_silent(struct pst_plane_link *link)
 	}
 	if (link->asked_ms > link->heard_ms)
 		return now - link->asked_ms > link->opts.timeout_ms - patience;
-	/* If send_lock is taken, another thread is sending a question. If the plane receives
-	 * nothing, the time limit of that send ends the connection. */
+	/* If another thread holds send_lock, it is sending a question. If the plane does not read
+	 * that question, the send itself runs into its time limit and ends the connection. */
 	if (now - link->heard_ms <= patience || pthread_mutex_trylock(&link->send_lock))
 		return false;
 	link->asked_ms = now;
@@ -313,8 +316,8 @@ static struct flight *flight_take(struct pst_plane_link *link, struct pst_end *e
 		*flight = (struct flight){
 			.end = end,
 			.user = user,
-			/* a number that no earlier operation had, and from which the index of the
-			 * entry can be computed */
+			/* A number that no earlier operation had. Its remainder modulo flight_max
+			 * is the index of the entry. */
 			.tag = ++link->tags * link->flight_max + place,
 		};
 		link->in_flight++;
@@ -423,8 +426,8 @@ static int greet_wait(const struct pst_plane_link *link)
 	}
 }
 
-/* Sends the role and the versions of this process to the plane, and receives its reply. The link's
- * thread does not run yet. */
+/* Sends HELLO with the role and the versions of this process, and receives the plane's reply. The
+ * link's thread has not been started, so this function reads the socket itself. */
 static int link_greet(struct pst_plane_link *link, struct pst_err *err)
 {
 	struct pst_plane_message m = {.kind = PST_PLANE_HELLO};

@@ -18,11 +18,11 @@ struct pst_plane_link_opts {
 	const char *path;
 	enum pst_plane_role role;
 	bool require_encryption;
-	/* time in ms after which a silent plane counts as gone; 0: 30,000 */
+	/* time in ms after which a plane that does not answer counts as ended; 0: 30,000 */
 	unsigned timeout_ms;
 	struct pst_ends *ends;
-	/* Called with the owner of an operation when it has completed. The application can take the
-	 * completion only afterwards. */
+	/* The link's thread calls it with the owner of an operation when the operation has
+	 * completed. Only afterwards can the application take the completion from `ends`. */
 	void (*idle)(void *owner);
 };
 
@@ -37,8 +37,8 @@ bool pst_plane_link_is_dead(struct pst_plane_link *link);
  * Returns the result in the answer, or -errno. Any thread may call it. */
 int pst_plane_ask(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		  unsigned fd_count, struct pst_err *err);
-/* Sends START or MOVE in the same way, and fills the member `user` of the message. If it succeeds,
- * the link completes `end` exactly once, and calls idle(end->owner). */
+/* Sends START or MOVE like pst_plane_ask, and fills the member `user` of the message. After
+ * success, the link calls idle(end->owner) and adds `end` to opts.ends exactly once. */
 int pst_plane_fly(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		  unsigned fd_count, struct pst_end *end, struct pst_err *err);
 /* Shares memory with the plane. Stores the plane's number for the memory in *id. */

@@ -50,8 +50,8 @@ static bool op_is_known(uint32_t op)
 	return op == PENSTOCK_READ || op == PENSTOCK_WRITE;
 }
 
-/* Checks the length and the texts of START. A key may contain any byte but NUL, because a NUL would
- * end it early. */
+/* Checks the key and the strings of a START message. A key of an object may contain any byte but
+ * NUL, because it is sent as a string. */
 static bool start_is_right(const struct pst_plane_start *start)
 {
 	return ENDS(start->bucket) && ENDS(start->if_match) &&
@@ -116,8 +116,8 @@ int pst_plane_check(const struct pst_plane_message *message, size_t len, bool fr
 	    len != kinds[message->kind].len || kinds[message->kind].from_plane != from_plane ||
 	    has_fd != (message->kind == PST_PLANE_FD))
 		return -EPROTO;
-	/* HELLO has the same form in all versions, so the plane can answer a sender of any
-	 * version. */
+	/* A HELLO has the same layout in all versions, so its version is not checked. The plane can
+	 * then answer a tenant whose version it does not support. */
 	if (message->kind != PST_PLANE_HELLO &&
 	    (message->version < PST_PLANE_VERSION_MIN || message->version > PST_PLANE_VERSION_MAX))
 		return -EPROTO;

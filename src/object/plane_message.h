@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages between a plane (`penstock plane`) and its tenants, over a Unix socket of type
- * SOCK_SEQPACKET. Each connection is a tenant. Its first message is HELLO, with its role and the
- * versions that it speaks. The plane replies WELCOME, or ANSWER with an error. The plane replies to
- * each other message of a tenant with one ANSWER, which has the same number `seq`. The only
- * exception is FD, which gets no reply: it passes a descriptor, which is put into a slot for the
- * next message.
+ * The messages between a plane (`penstock plane`) and its tenants, the processes that use it, over
+ * a Unix socket of type SOCK_SEQPACKET. Each connection is one tenant. Its first message is HELLO,
+ * with its role and the versions that it supports. The plane replies WELCOME, or ANSWER with an
+ * error. The plane replies to every other message of a tenant with one ANSWER, which has the same
+ * number `seq`. The only exception is FD, which gets no reply: it passes a file descriptor, which
+ * the next message names by the descriptor's slot number.
  *
- * Messages name windows, memory and remote windows by numbers that the plane has chosen. The plane
- * looks up a number only among those of the same connection. So no tenant can name objects of
- * another tenant.
+ * The plane numbers the memory, windows and remote windows of each tenant, and messages name them
+ * by these numbers. The plane looks up a number only among those of the same connection. So no
+ * tenant can name objects of another tenant.
  *
  * Every message has a fixed length, which depends only on its kind. A process accepts a message
  * only if pst_plane_check finds that its length is right, that each text ends with a NUL, and that
@@ -35,8 +35,9 @@
 #define PST_PLANE_BUCKET_MAX 255
 
 enum pst_plane_role {
-	PST_PLANE_CLIENT = 1, /* the plane sends requests and opens windows to servers */
-	PST_PLANE_SERVER = 2, /* the plane moves bytes to and from the windows of clients */
+	PST_PLANE_CLIENT = 1, /* a tenant whose HTTP requests the plane sends */
+	/* a tenant for which the plane moves bytes to and from windows of clients */
+	PST_PLANE_SERVER = 2,
 };
 
 enum pst_plane_kind {
@@ -45,7 +46,8 @@ enum pst_plane_kind {
 	PST_PLANE_FD,
 	PST_PLANE_PING,
 	PST_PLANE_INFO,
-	PST_PLANE_MEMORY, /* shares memory whose descriptors are in the slots */
+	/* shares memory, whose file descriptors the FD messages before it have passed */
+	PST_PLANE_MEMORY,
 	PST_PLANE_MEMORY_CLOSE,
 	/* clients */
 	PST_PLANE_WINDOW,
@@ -59,8 +61,8 @@ enum pst_plane_kind {
 	PST_PLANE_WELCOME,
 	PST_PLANE_ANSWER,
 	PST_PLANE_COUNTS, /* reply to INFO */
-	PST_PLANE_ENDED,  /* the request that START has started has completed */
-	PST_PLANE_MOVED,  /* the move that MOVE has started has completed */
+	PST_PLANE_ENDED,  /* the HTTP request that a START has started has completed */
+	PST_PLANE_MOVED,  /* the move of bytes that a MOVE has started has completed */
 	PST_PLANE_KINDS,
 };
 
@@ -73,7 +75,8 @@ struct pst_plane_hello {
 
 struct pst_plane_welcome {
 	uint32_t version;
-	uint32_t in_flight; /* maximum number of requests or moves in flight */
+	/* maximum number of operations in flight that the plane accepts from this tenant */
+	uint32_t in_flight;
 };
 
 struct pst_plane_fd {
@@ -114,7 +117,7 @@ struct pst_plane_resolve {
 	char token[PENSTOCK_OBJECT_TOKEN_MAX + 1];
 };
 
-/* A range of memory, or of a file whose descriptor is in a slot. */
+/* A range of memory, or of a file whose descriptor an FD message has passed as `slot`. */
 struct pst_plane_seg {
 	uint64_t memory, off, len;
 	uint32_t is_file, slot;
@@ -126,13 +129,13 @@ struct pst_plane_move {
 	struct pst_plane_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 };
 
-/* The reply to a message of a tenant. */
+/* ANSWER, the plane's reply to a question of a tenant. */
 struct pst_plane_answer {
 	int32_t result; /* 0 or a negative errno */
 	uint32_t why;	/* enum penstock_why */
 	/* number of the new object, in answers to MEMORY, WINDOW and RESOLVE */
 	uint64_t id;
-	uint64_t len; /* RESOLVE: length of the window */
+	uint64_t len; /* length of the window, in answers to RESOLVE */
 	uint32_t encrypted, on_host;
 	/* for RELEASE: 1 if a server may still access the pages, so that the tenant must replace
 	 * them */
@@ -144,7 +147,7 @@ struct pst_plane_answer {
 struct pst_plane_counts {
 	union {
 		struct penstock_object_client_info client;
-		/* the names of transports in it are not valid */
+		/* its pointers to names of transports are not valid; `transports` has the names */
 		struct penstock_object_server_info server;
 	};
 	char transports[PENSTOCK_OBJECT_TRANSPORTS_MAX][16];

@@ -51,13 +51,15 @@ void pst_plane_forget(struct pst_plane_remote *remote)
 {
 	struct pst_plane_message answer;
 
-	/* An error means that the plane is gone. Then the remote window no longer exists. */
+	/* Ignores an error, which means that the plane process has ended. Then the remote window no
+	 * longer exists. */
 	(void)pst_plane_ask_id(remote->link, PST_PLANE_FORGET, remote->id, &answer,
 			       &(struct pst_err){0});
 	free(remote);
 }
 
-/* Describes a range of memory by the plane's number of the allocation that contains the range. */
+/* Describes a range of memory in a MOVE message: stores the number that the plane gave to the
+ * allocation, and the range's offset in the allocation. */
 static int seg_put(struct pst_plane_seg *out, const struct penstock_object_seg *seg,
 		   const struct pst_plane_memory_of *m, struct pst_err *err)
 {

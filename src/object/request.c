@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements request.h. These are the steps of a request, most of them on a reactor's thread (see
- * io/http.h). The request is first sent with a token. If the server has not moved the bytes, the
- * window is closed to the server. The request then receives a body, or is sent again with one. If a
- * server still has the window open, a separate thread closes it, because the reactor must not wait.
+ * Implements request.h: sends the HTTP GET or PUT of a window. A reactor (a thread of io/http.h)
+ * runs most of the steps. The first attempt carries a token, the text that gives the server access
+ * to the window. If the server has not moved the bytes, the window is closed to the server, and the
+ * bytes move as an HTTP body instead. Closing a window may wait for the server. A separate thread
+ * does that, because the reactor must not wait.
  *
- * If a server does not know tokens, it gets no more tokens in this process.
+ * A server that has ignored a token gets no further token from this process.
  */
 #include "object/request.h"
 
@@ -32,10 +33,11 @@ struct pst_object_transfer {
 	struct pst_object_target *target;
 	struct pst_object_place place;
 	struct pst_end *end;
-	bool flying; /* a reactor has the call; protected by the lock of `requests` */
+	/* a reactor (thread of io/http.h) runs the call; protected by requests->lock */
+	bool flying;
 	bool no_body, judged;
-	bool body;	/* the bytes move as a body, not through the window */
-	unsigned cards; /* network cards that are left to be tried after a failure */
+	bool body;	/* the bytes move as an HTTP body, not through the window */
+	unsigned cards; /* network cards with which the request may still be repeated */
 	uint64_t off;
 	struct penstock_object_verdict verdict;
 	struct penstock_object_window_info info;
@@ -53,7 +55,7 @@ struct deaf {
 	const struct pst_http_endpoint *endpoint;
 };
 static pthread_mutex_t deaf_lock = PTHREAD_MUTEX_INITIALIZER; /* protects `deafs` */
-/* servers that do not know tokens; never freed, like the endpoints */
+/* servers that ignore tokens; the entries are never freed, like the endpoints */
 static struct deaf *deafs;
 
 static void deaf_in_child(void)
@@ -77,8 +79,8 @@ static bool is_deaf(const struct pst_http_endpoint *endpoint)
 	return d;
 }
 
-/* Records that a server does not know tokens. Without memory for the record, the server gets the
- * next token, too. */
+/* Records that a server ignores tokens. If there is no memory for the record, the next request
+ * sends the server a token again. */
 static void deaf_add(const struct pst_http_endpoint *endpoint)
 {
 	struct deaf *d = is_deaf(endpoint) ? NULL : calloc(1, sizeof(*d));
@@ -104,8 +106,8 @@ static void transfer_free(struct pst_object_transfer *t)
 	free(t);
 }
 
-/* Completes a request. `result` is the number of moved bytes, or a negative errno, which `err`
- * explains. */
+/* Completes a request and frees it. `result` is the number of moved bytes, or a negative errno with
+ * its message in `err`. */
 static void transfer_finish(struct pst_object_transfer *t, int64_t result,
 			    const struct pst_err *err)
 {
@@ -141,14 +143,16 @@ static void transfer_finish(struct pst_object_transfer *t, int64_t result,
 	pthread_mutex_unlock(&requests->lock);
 	transfer_free(t);
 	pst_ends_put(requests->ends, node);
-	/* After this, another thread may close the client. */
+	/* When `count` becomes 0, another thread may free `requests`. So nothing below uses it
+	 * after the unlock. */
 	pthread_mutex_lock(&requests->lock);
 	if (!--requests->count)
 		pthread_cond_broadcast(&requests->none);
 	pthread_mutex_unlock(&requests->lock);
 }
 
-/* Passes the call to a reactor. If that fails, completes the request with the error. */
+/* Passes the HTTP call to a reactor, a thread of io/http.h. If that fails, completes the request
+ * with the error. */
 static void transfer_fly(struct pst_object_transfer *t, bool repeat)
 {
 	struct pst_object_requests *requests = t->requests;
@@ -174,16 +178,16 @@ static int window_release(struct pst_object_transfer *t)
 	struct pst_object_target *target = t->target;
 
 	if (t->call.http.attempts > 1)
-		/* The response shows only that the last attempt's transfer has ended. A lost
-		 * attempt may have begun another transfer. */
+		/* The response proves only that the transfer of the last attempt has ended. An
+		 * attempt without a response may have begun a transfer that still runs. */
 		pst_wire_unsettle(target->grant);
 	target->released = pst_wire_release(target->grant, &t->err);
 	target->grant = NULL;
 	return target->released;
 }
 
-/* Prepares the memory from which a body is sent, or into which it is received. For a PUT, copies
- * the bytes out of the memory of a GPU. */
+/* Prepares the memory from which an HTTP body is sent, or into which it is received. For a PUT,
+ * copies the bytes from the memory of a GPU into it. */
 static int body_prepare(struct pst_object_transfer *t)
 {
 	const struct pst_object_target *target = t->target;
@@ -211,7 +215,7 @@ static int body_prepare(struct pst_object_transfer *t)
 	return ret ? pst_fail_errno(&t->err, -ret, penstock_errwhy(), "%s", penstock_errmsg()) : 0;
 }
 
-/* Sends the request again without a token and with a body. */
+/* Sends the request again without a token, so that the bytes move as an HTTP body. */
 static void transfer_resend(struct pst_object_transfer *t)
 {
 	struct pst_http_call *http = &t->call.http;
@@ -234,8 +238,8 @@ static void transfer_resend(struct pst_object_transfer *t)
 	transfer_fly(t, false);
 }
 
-/* Sends the request again with a window by another network card, if one is left. Returns whether it
- * has. */
+/* Sends the request again with a token for another network card, if one is left to try. Returns
+ * true if the request was passed on. */
 static bool transfer_resend_by_card(struct pst_object_transfer *t)
 {
 	struct pst_object_target *target = t->target;
@@ -278,12 +282,13 @@ static void *resend_run(void *arg)
 	return NULL;
 }
 
-/* Closes the window, and then sends the request again with a body. */
+/* Closes the window to the server, and then sends the request again, mostly with an HTTP body. */
 static void transfer_begin_resend(struct pst_object_transfer *t)
 {
 	pthread_t thread;
 
-	/* if no thread can be started, the reactor's thread waits */
+	/* Without a new thread, this thread (a reactor) waits until the server's access has
+	 * ended. */
 	if (!pst_wire_revoke(t->target->grant) && !pst_thread_start(&thread, resend_run, t))
 		pthread_detach(thread);
 	else
@@ -321,8 +326,8 @@ static enum pst_http_verdict get_refuse(struct pst_object_transfer *t, int code,
 	return PST_HTTP_FAIL;
 }
 
-/* Checks that a response's body is the requested range, or the part of it that the object has. A
- * repeated request must return the same object. */
+/* Checks that the Content-Range of a response is the requested range, or the part of it that the
+ * object has. If a repeated request continues a read, the ETag must be the same as before. */
 static enum pst_http_verdict get_judge_body(struct pst_object_transfer *t)
 {
 	struct pst_object_call *call = &t->call;
@@ -345,7 +350,7 @@ static enum pst_http_verdict get_judge_body(struct pst_object_transfer *t)
 	return PST_HTTP_BODY;
 }
 
-/* Judges a response with a status 2xx. */
+/* Decides what follows a response with a status 2xx. */
 static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
 {
 	struct pst_object_transfer *t = (struct pst_object_transfer *)call;
@@ -357,8 +362,8 @@ static enum pst_http_verdict transfer_judge(struct pst_object_call *call)
 	case PENSTOCK_OBJECT_DONE:
 		return PST_HTTP_TEXT;
 	case PENSTOCK_OBJECT_BODY:
-		/* The body will be received into the same memory, so the server must not have
-		 * access to it. */
+		/* The body will be received into the window's memory, so the server must not have
+		 * access to it any more. */
 		if (t->no_body || !pst_wire_revoke(t->target->grant))
 			break;
 		if (window_release(t) || body_prepare(t)) {
@@ -399,14 +404,15 @@ static void transfer_done(struct pst_object_transfer *t)
 	transfer_finish(t, ret ? ret : (int64_t)len, &t->err);
 }
 
-/* Completes a request that had no token, or whose error is not related to the token. */
+/* Completes a request without a token, or one whose error has nothing to do with the token. */
 static void transfer_result(struct pst_object_transfer *t)
 {
 	bool get = t->target->op == PENSTOCK_READ;
 	const struct pst_http_head *head = &t->call.http.head;
 	int ret = pst_object_call_result(&t->call, get ? "read" : "write", &t->err);
 
-	/* S3 replies 416 if the whole range is behind the end of the object. */
+	/* An S3 server replies 416 if the whole range is behind the end of the object. The read
+	 * then succeeds with 0 bytes. */
 	if (get && head->status == 416 && head->has_total && head->range_total <= t->off) {
 		t->body = true;
 		t->call.http.in_len = 0;
@@ -434,7 +440,8 @@ static void transfer_ended(struct pst_object_call *call)
 	pthread_mutex_lock(&t->requests->lock);
 	t->flying = false;
 	pthread_mutex_unlock(&t->requests->lock);
-	/* The response has not been judged, because its status is not 2xx. */
+	/* transfer_judge handles only responses with a status 2xx, so any other response is judged
+	 * here. */
 	if (call->token && !call->http.result && call->http.head.status / 100 != 2) {
 		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 		if (window_judge(t, code) == PENSTOCK_OBJECT_ERROR &&
@@ -444,7 +451,8 @@ static void transfer_ended(struct pst_object_call *call)
 			return;
 		}
 	}
-	/* There was no response, its error is not related to the token, or a body has ended. */
+	/* Completes the request if no response came, or if its error has nothing to do with the
+	 * token. The same holds after a body has been received; call->token is then NULL. */
 	if (!call->token || !t->judged || t->verdict.next == PENSTOCK_OBJECT_ERROR) {
 		transfer_result(t);
 		return;
@@ -464,8 +472,8 @@ static void transfer_ended(struct pst_object_call *call)
 
 /* ---- the start ---- */
 
-/* Finds the server and the access keys. Percent-encodes the key of the object, because options
- * follow a '?' in a URL. */
+/* Finds the server and the access keys for the request's bucket. Percent-encodes the object's key,
+ * because a '?' in it would begin the options of the URL. */
 static int place_find(const struct penstock_object_request *request, struct pst_object_place *out,
 		      struct pst_err *err)
 {
@@ -486,7 +494,8 @@ static int place_find(const struct penstock_object_request *request, struct pst_
 	return ret;
 }
 
-/* Returns the reason why the server gets no token, or NULL if it gets one. */
+/* Returns the reason why the request carries no token (so its bytes move as an HTTP body), or NULL
+ * if it carries one. */
 static const char *token_refused(const struct pst_object_transfer *t)
 {
 	if (t->place.url.rdma == PST_OBJECT_RDMA_OFF)
@@ -571,7 +580,7 @@ static int transfer_add(struct pst_object_transfer *t, struct pst_err *err)
 	return ret;
 }
 
-/* Fails a request that is not in the list of requests in flight yet. */
+/* Frees a transfer that is not in the list of requests in flight yet. Returns `ret`, the error. */
 static int start_fail(struct pst_object_transfer *t, int ret)
 {
 	transfer_free(t);
@@ -640,8 +649,8 @@ int pst_object_requests_open(struct pst_object_requests *requests, struct pst_en
 	return 0;
 }
 
-/* Cancels one request: if it waits for its turn, returns it, so that the caller completes it.
- * Otherwise asks its reactor to end it. The caller holds the lock. */
+/* Cancels one request. If the request still waits for its turn to be sent, returns it, and the
+ * caller completes it. Otherwise asks its reactor to end it. The caller holds requests->lock. */
 static struct pst_object_transfer *cancel_one(struct pst_object_requests *requests)
 {
 	for (struct pst_object_transfer *t = requests->all; t; t = t->next)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of penstock_object.h. Checks the arguments, and then calls either the data plane
- * in this process (src/wire), or the server's plane, which is another process (plane_server.h). The
- * rules of responses are in src/s3/judge.c.
+ * Implements the server functions of penstock_object.h. A server moves bytes between its own memory
+ * and the memory of clients. Each function checks its arguments, and then calls either the code in
+ * src/wire, which moves the bytes in this process, or the server's plane. The plane is a separate
+ * process that owns the network card and moves the bytes for this process (plane_server.h).
+ * src/s3/judge.c decides which HTTP response a server sends.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,18 +19,20 @@
 #include "wire/server.h"
 
 struct penstock_object_server {
-	struct pst_wire_server *wire; /* NULL if the server has a plane */
-	/* connection to the plane; NULL if the server has none */
+	/* moves the bytes in this process; NULL if the server has a plane */
+	struct pst_wire_server *wire;
+	/* connection to the plane, the process that moves the bytes; NULL if the server has none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completions of the moves that the plane makes */
-	/* fork generation of the process that opened the server */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
 	unsigned generation;
 	/* protects the list of memories; no other lock is taken while it is held */
 	pthread_mutex_t lock;
 	struct pst_plane_memory_of *memories;
 };
 
-/* `plane` is set if the server has a plane, otherwise `wire`. */
+/* A client's window, opened by this server. If the server has a plane (the process that moves its
+ * bytes), `plane` is set and `wire` is NULL. Without a plane, it is the other way round. */
 struct penstock_object_remote {
 	struct penstock_object_server *server;
 	struct pst_wire_remote *wire;
@@ -37,7 +41,8 @@ struct penstock_object_remote {
 
 /* ---- the server ---- */
 
-/* Called when a move of the plane has completed. Nothing depends on that in this process. */
+/* Does nothing when the plane has completed a move of bytes. The link to the plane requires a
+ * function, but a server has no state to update. */
 static void move_idle(void *owner)
 {
 	(void)owner;
@@ -137,7 +142,7 @@ void penstock_object_server_close(struct penstock_object_server *server)
 
 /* ---- memory ---- */
 
-/* Allocates memory that is not shared with a plane. */
+/* Allocates memory for a server without a plane, so that it is not shared with another process. */
 static int memory_open(struct penstock_device *dev, size_t len, struct pst_shared *out,
 		       struct pst_err *err)
 {
@@ -330,7 +335,7 @@ int penstock_object_remote_get_info(const struct penstock_object_remote *remote,
 	return pst_struct_copy_out(info, &found, sizeof(found));
 }
 
-/* Asks the plane to make a move. */
+/* Asks the plane, the process that owns the network card, to move bytes. */
 static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op op, uint64_t off,
 			 const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
 			 struct pst_err *err)
@@ -378,7 +383,7 @@ int penstock_object_poll(struct penstock_object_server *server, struct penstock_
 	return penstock_object_wait(server, done, max, 0);
 }
 
-/* Takes completed moves of a server that has a plane. */
+/* Removes completed moves from the list of a server that has a plane, and copies them to `done`. */
 static int take_ends(struct penstock_object_server *server, struct penstock_object_done *done,
 		     unsigned max, int timeout_ms)
 {
@@ -402,7 +407,8 @@ int penstock_object_wait(struct penstock_object_server *server, struct penstock_
 
 	if (!server || (max && !done))
 		return pst_fail_null(server ? "the array of completions" : "the server");
-	/* In a forked child, a wait would take an event that belongs to the parent. */
+	/* A forked child shares the parent's event descriptor, so a wait in the child would take
+	 * events from the parent. */
 	if (pst_fork_check(server->generation, &err))
 		return pst_err_publish(&err);
 	return server->link ? take_ends(server, done, max, timeout_ms)
@@ -433,8 +439,8 @@ int penstock_object_answer_fill(struct penstock_object_answer *answer)
 {
 	if (!answer)
 		return pst_fail_null("the answer");
-	/* The library stores pointers into this struct, so the caller's struct must have the full
-	 * length. */
+	/* pst_answer fills headers with pointers to other members of the same struct. So the
+	 * library cannot use a copy, and the caller's struct must have the full length. */
 	if (answer->size < sizeof(*answer))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "size of the answer is not set");
 	if (pst_answer(answer))

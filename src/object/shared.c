@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements shared.h. Called by the library's code for planes, and by the plane. */
+/* Implements shared.h. A plane and the code for connections to a plane call it. */
 #include "object/shared.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ static int host_map(struct pst_shared *s, struct pst_err *err)
 	if (s->ptr > space)
 		munmap(space, (size_t)(s->ptr - space));
 	munmap(s->ptr + s->len, (size_t)(space + PST_SHARED_ALIGN - s->ptr));
-	/* ignores an error, which only makes accesses slower */
+	/* An error of this madvise is ignored. Without huge pages, accesses are only slower. */
 	madvise(s->ptr, s->len, MADV_HUGEPAGE);
 	/* A forked child must not get the memory, because other processes write to it. */
 	if (madvise(s->ptr, s->len, MADV_DONTFORK))
@@ -65,7 +65,8 @@ static int host_create(struct pst_shared *s, struct pst_err *err)
 	    fcntl(s->fd, F_ADD_SEALS, seals))
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of shared memory: %m",
 				s->len);
-	/* Opens a read-only descriptor of the memory, for servers that only read it. */
+	/* Opens a second descriptor, read-only, for object servers that may only read the
+	 * memory. */
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", s->fd);
 	s->read_fd = open(name, O_RDONLY | O_CLOEXEC);
 	if (s->read_fd < 0)
@@ -99,8 +100,9 @@ int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared
 	return ret;
 }
 
-/* Returns whether the memory cannot become shorter, and can be accessed as `access` says. Refuses
- * huge pages of hugetlbfs: if no page is free at an access, the kernel kills the process. */
+/* Returns whether the file of `fd` can never become shorter than `len`, and `fd` has the access
+ * mode `access`. Refuses hugetlbfs: if it has no free page at an access, the kernel kills the
+ * process. */
 static bool keeps_length(int fd, size_t len, int access)
 {
 	const int seals = fcntl(fd, F_GET_SEALS), flags = fcntl(fd, F_GETFL);
@@ -116,8 +118,8 @@ static int host_open(struct pst_shared *s, struct pst_err *err)
 {
 	struct stat both[2];
 
-	/* Servers that only read get the second descriptor, so it must be one of the same
-	 * memory. */
+	/* Object servers that may only read get read_fd. It must be the same file as fd, or they
+	 * would read other memory. */
 	if (!keeps_length(s->fd, s->len, O_RDWR) || !keeps_length(s->read_fd, s->len, O_RDONLY) ||
 	    fstat(s->fd, &both[0]) || fstat(s->read_fd, &both[1]) ||
 	    both[0].st_ino != both[1].st_ino || both[0].st_dev != both[1].st_dev)
@@ -139,8 +141,8 @@ static int device_open(struct pst_shared *s, struct pst_err *err)
 				      penstock_errmsg());
 	s->ptr = ptr;
 	exported_len = s->dev->ops->export_len(&s->exported);
-	/* Refuses a length that is greater than that of the export. It would give access to all
-	 * memory of the GPU. */
+	/* Refuses a length above that of the tenant's export, because a server could then access
+	 * GPU memory that is not the tenant's. */
 	if (s->len > exported_len)
 		return pst_fail(err, PENSTOCK_WHY_MALFORMED,
 				"the tenant passed memory of %llu bytes as %zu bytes",
@@ -177,7 +179,8 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m",
 				      size);
 	memcpy(fresh, s->ptr + start, size);
-	/* Replaces all pages by one call, so that no thread finds a page missing. */
+	/* Replaces all pages by one call, so that no thread accesses a page that is not mapped at
+	 * that moment. */
 	if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, s->ptr + start) ==
 	    MAP_FAILED) {
 		pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "mremap: %m");

@@ -7,10 +7,11 @@
  * the bottleneck.
  *
  * So this file reads each piece into a small buffer that stays in the L2 cache. From there it
- * copies the piece to the slot with non-temporal stores, which bypass the cache. A read of 4 MiB
- * then takes 190 us instead of 290. The CPU copies each byte twice, and both copies are counted.
- * The L2 bounce is used only for a read of at most REQUEST_MAX bytes that is alone in flight. With
- * several reads at once, or with a read of 64 MiB, the CPUs have no time for the second copy.
+ * copies the piece to the slot (the pinned memory from which the GPU copies) with non-temporal
+ * stores, which bypass the cache. A read of 4 MiB then takes 190 us instead of 290. The CPU copies
+ * each byte twice, and both copies are counted. The L2 bounce is used only for a read of at most
+ * REQUEST_MAX bytes that is alone in flight. With several reads at once, or with a read of 64 MiB,
+ * the CPUs have no time for the second copy.
  */
 #include "path/bounce_l2.h"
 
@@ -23,7 +24,8 @@
 #include "core/request/request.h"
 
 #define REQUEST_MAX (16u << 20)
-/* Minimum length of the request. Shorter requests are not shared by several lanes. */
+/* Minimum length of the request in bytes. The library does not divide shorter requests among its
+ * threads. */
 #define REQUEST_MIN (2u << 20)
 #define CHUNK_MIN (64u << 10)
 
@@ -40,7 +42,8 @@ static void store_nontemporal(char *dst, const char *src, size_t len)
 		_mm_stream_si128((__m128i *)(void *)(dst + at),
 				 _mm_loadu_si128((const __m128i *)(const void *)(src + at)));
 	memcpy(dst + at, src + at, len - at);
-	_mm_sfence(); /* Makes the stores visible to the device before its copy is queued. */
+	/* Makes the stores visible to the device before the device's copy is queued. */
+	_mm_sfence();
 }
 
 static bool can_store_nontemporal(void)
@@ -59,9 +62,10 @@ static bool can_store_nontemporal(void)
 }
 #endif
 
-/* Returns true if the request is probably the only one in flight. The pump gives requests to its
- * first lane while that lane has capacity, and the lane counts them in `requests`. Returns false
- * for a request that is not counted, because a caller's thread or a wrapper path carries it. */
+/* Returns true if the request is probably the only one in flight. A device's requests go to the
+ * device's first thread (lane) while that has capacity, and the lane counts them in `requests`.
+ * Returns false for a request that is not counted, because a caller's thread or a wrapper path
+ * carries it. */
 static bool req_is_alone(const struct pst_request *req)
 {
 	return req->home_lane &&
@@ -73,7 +77,7 @@ bool pst_bounce_l2_suits(const struct pst_chunk *chunk)
 	const struct pst_request *req = chunk->req;
 	const struct pst_lane *lane = chunk->lane;
 
-	/* Reads with PST_IO_NOW need a storage with a descriptor. */
+	/* The L2 bounce reads with PST_IO_NOW, for which the storage must have a descriptor. */
 	return can_store_nontemporal() && lane->l2_buffer && req->effort == PENSTOCK_FAST &&
 	       req->op == PENSTOCK_READ && req->total >= REQUEST_MIN && req->total <= REQUEST_MAX &&
 	       chunk->len >= CHUNK_MIN && req_is_alone(req) && chunk->residency == PST_WARM &&
@@ -85,8 +89,8 @@ static void bounce_l2_copied(struct pst_chunk *chunk, int result)
 	pst_chunk_done(chunk, result);
 }
 
-/* After the read, queues the copy from the slot to the device. If no byte was read, completes
- * the chunk instead. */
+/* After the read, queues the copy from the slot (pinned memory) to the device. If no byte was read,
+ * completes the chunk instead. */
 static int bounce_l2_copy(struct pst_chunk *chunk)
 {
 	if (chunk->moved)

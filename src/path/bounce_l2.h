@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The L2 bounce: copies bytes from the page cache to a ring slot through a small buffer that stays
- * in the CPU's L2 cache. Path bounce uses it for a short read of effort fast that is the only
- * request in flight. bounce_l2.c explains why.
+ * The L2 bounce: copies bytes from the page cache to a slot (pinned memory from which the GPU
+ * copies) through a small buffer that stays in the CPU's L2 cache. Path bounce uses it for a short
+ * read of effort fast that is the only request in flight. bounce_l2.c explains why.
  */
 #ifndef PST_PATH_BOUNCE_L2_H
 #define PST_PATH_BOUNCE_L2_H
 
 #include "core/ops.h"
 
-/* Returns true if the chunk's bytes reach the device sooner by an L2 bounce than by a plain
- * bounce. */
+/* Returns true if the chunk's bytes reach the device sooner by an L2 bounce (see bounce_l2.c) than
+ * by the usual bounce through a slot alone. */
 bool pst_bounce_l2_suits(const struct pst_chunk *chunk);
-/* Starts the chunk. struct pst_path_ops has the contract, at `start`. */
+/* Starts the chunk. The member `start` of struct pst_path_ops describes the argument and the
+ * result. */
 int pst_bounce_l2_start(struct pst_chunk *chunk);
 
 #endif

@@ -49,7 +49,7 @@ static const char *const fault_names[FAULTS] = {"eio", "short", "lost", "cut", "
 
 enum { PICK_NONE, PICK_RATE, PICK_AT };
 
-/* The parsed arguments of the path, kept in the request's wrap_state. */
+/* The parsed arguments of the path, stored in the request's wrap_state. */
 struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
@@ -147,10 +147,10 @@ static bool chunk_is_hit(const struct fault_spec *spec, const struct pst_chunk *
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	/* Delayed chunks, sorted by the time at which each is due. That time is stored in
-	 * io->off. */
+	/* Delayed chunks (parts of requests), sorted by the time at which each is due. That time is
+	 * stored in io->off. */
 	struct pst_io *list;
-	/* pst_fork_generation() + 1 of the process that started the thread; 0 if no thread was
+	/* The process that started the thread, as its pst_fork_generation() + 1; 0 if no thread was
 	 * started. */
 	unsigned generation;
 } delayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -206,7 +206,7 @@ static void delay_done(struct pst_io *io)
 	pst_chunk_done(chunk, chunk->err.code);
 }
 
-/* Completes the chunk, after its delay if it has one. */
+/* Completes the chunk (a part of a request), after its delay if it has one. */
 static void chunk_complete(struct pst_chunk *chunk)
 {
 	const struct fault_spec *spec = (const struct fault_spec *)chunk->req->wrap_state;
@@ -242,9 +242,9 @@ struct fault_piece {
 	uint32_t pad;
 };
 
-/* The pieces of one chunk, which are moved one after the other. After the last piece, the lane
- * keeps this struct for a later chunk instead of freeing it. Functions that were called with
- * `req` may still read the struct while they return. */
+/* The pieces of one chunk, which are moved one after the other. After the last piece, the lane (a
+ * thread of the library) keeps this struct for a later chunk instead of freeing it. Functions that
+ * were called with `req` may still read the struct while they return. */
 struct fault_work {
 	struct pst_chunk *chunk;
 	struct fault_piece pieces[PIECES_MAX];
@@ -276,8 +276,8 @@ static struct fault_work *work_get(struct pst_chunk *chunk)
 	if (w)
 		s->free = w->link;
 	else if ((w = calloc(1, sizeof(*w))))
-		/* The lane keeps this reference until it closes, so `req` is never released before.
-		 */
+		/* The lane (a thread of the library) keeps this reference until it closes, so `req`
+		 * is never released before. */
 		atomic_store(&w->req.refs, 1);
 	if (w) {
 		w->chunk = chunk;
@@ -309,9 +309,9 @@ static void fault_lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* Prepares the request that the wrapped path gets. It has the segments and spans of the
- * caller's request. For a piece that changes places with another piece, it has only one segment
- * and one span: this piece, with the other piece's memory. */
+/* Prepares the request that the wrapped path gets. It has the segments of the caller's request, and
+ * its spans (contiguous ranges of storage). For a piece that changes places with another piece, it
+ * has only one segment and one span: this piece, with the other piece's memory. */
 static void work_make_request(struct fault_work *w, const struct fault_piece *piece,
 			      struct pst_chunk *inner)
 {

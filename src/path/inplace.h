@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves a chunk between the drive and the caller's memory by O_DIRECT. Paths p2p and odirect share
- * these functions. The paths differ only in the memory that they permit and in how they explain an
- * error.
+ * Moves a chunk (a part of a request) between the drive and the caller's memory by O_DIRECT. Paths
+ * p2p and odirect share these functions. The paths differ only in the memory that they permit and
+ * in how they explain an error.
  */
 #ifndef PST_PATH_INPLACE_H
 #define PST_PATH_INPLACE_H
@@ -15,15 +15,16 @@
  */
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix);
 
-/* The common part of the probes of p2p and odirect: checks O_DIRECT, and sets alignment and
- * class in `facts`. */
+/* The common part of the probes of paths p2p and odirect, which find out whether a path can be
+ * used: checks O_DIRECT, and sets alignment and class in `facts`. */
 int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix);
 
 /*
- * Starts the chunk in place. Returns what the function `start` of struct pst_path_ops returns. If
- * the system call fails, `explain` is called and may replace the error in chunk->err. If `explain`
- * is NULL, the chunk keeps the storage's error.
+ * Starts the transfer of the chunk, with the caller's memory as the buffer of the system call.
+ * Returns what the function `start` of struct pst_path_ops returns. If the system call fails,
+ * `explain` is called and may replace the error in chunk->err. If `explain` is NULL, the chunk
+ * keeps the storage's error.
  */
 int pst_inplace_start(struct pst_chunk *chunk, void (*explain)(struct pst_chunk *chunk));
 

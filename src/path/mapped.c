@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path mapped: the device's copy engine reads the page cache in place. The lane maps the file
- * shared and read-only, registers the mapping with the device, and queues a copy from it. The CPU
- * touches no byte and no page becomes dirty. The path carries reads only.
+ * Path mapped: the device's copy engine reads the page cache in place. A lane (a thread of the
+ * library) maps the file shared and read-only, registers ranges of the mapping (windows) with the
+ * device, and queues a copy from them. The CPU touches no byte and no page becomes dirty. The path
+ * carries reads only.
  *
  * One lane registers all windows of a device, because the driver registers only one range at a
  * time: 57 GB/s on an H200, with any number of threads. Other lanes have nothing to do meanwhile,
- * so with some efforts they carry other chunks of the request on another path. Never map with
- * MAP_PRIVATE, because registering such a mapping hangs the CUDA driver.
+ * so with the efforts fast and balanced they carry other chunks of the request on another path.
+ * Never map with MAP_PRIVATE, because registering such a mapping hangs the CUDA driver.
  *
- * Unregistering waits for everything that the application has queued on the device. Meanwhile
- * every memory copy, event record and allocation that the process issues has to wait
+ * Unregistering waits for everything that the application has queued on the device. Meanwhile every
+ * memory copy, event record and allocation that the process issues has to wait
  * (tests/standin/README.md). A read must not unregister, because the application may have a stream
  * that waits for the next read. So a registration is kept until its storage closes. For each
  * device, registrations may cover at most a quarter of the machine's memory. When this quarter is
- * used up, or the lane has no window left, chunks use the plan's next path. After the storage has
- * closed, a separate thread unregisters. It does so only while the lane has nothing to register
- * and no stream waits for a request of the library.
+ * used up, or the lane has no window left, chunks use the next path that is possible. After the
+ * storage has closed, a separate thread unregisters. It does so only while the lane has nothing to
+ * register and no CUDA stream waits for a request of the library.
  *
  * A later read uses an old registration only if the caller declared the storage immutable.
  * Otherwise the registered bytes could be out of date. So each read of another storage makes new
@@ -48,25 +49,27 @@
 #endif
 
 #define WINDOW (128u << 20)
-/* Maximum length of a window while other lanes use another path. Their copies wait until the window
- * is registered. With windows of 128 MiB, plain calls that use both paths read 12 % slower than
- * with 32 or 16 MiB. With 64 MiB, the library read as fast as with 32, and used less CPU time
- * (H200). */
+/* Maximum length in bytes of a window (a registered range) while other threads use another path.
+ * The copies of these threads wait until the window is registered. With windows of 128 MiB, plain
+ * calls that use both paths read 12 % slower than with 32 or 16 MiB. With 64 MiB, the library read
+ * as fast as with 32, and used less CPU time (H200). */
 #define WINDOW_MIXED (64u << 20)
-/* Fewer contiguous cached bytes are left to path bounce if possible, because a CPU copy of them
- * takes less time than registering a window. Measured on an H200 with a file of which every other
- * MiB is cached: with windows of 1 MiB, the read took 1.6 times as long as with CPU copies. */
+/* If possible, path bounce (a copy by the CPU) carries contiguous cached ranges that are shorter
+ * than this number of bytes, because it takes less time than registering a window. Measured on an
+ * H200 with a file of which every other MiB is cached: with windows of 1 MiB, the read took 1.6
+ * times as long as with CPU copies. */
 #define WINDOW_MIN (8u << 20)
-/* Length of the first and last windows of a request. The copy engine has no work until the first
- * window is registered, which takes 0.15 ms. */
+/* Length in bytes of the first and last windows (registered ranges) of a request. The copy engine
+ * has no work until the first window is registered, which takes 0.15 ms. */
 #define WINDOW_FIRST (8u << 20)
-/* Maximum number of windows of one lane. With windows of full length they cover 256 GiB. If the
- * residency is unknown, windows are shorter and cover 64 GiB. If requests are short, as in a
- * rank that loads its part of a model, they cover 16 GiB. */
+/* Maximum number of windows (registered ranges) of one lane. With windows of full length they cover
+ * 256 GiB. If it is unknown which bytes are cached, windows are shorter and cover 64 GiB. If
+ * requests are short, as in a rank that loads its part of a model, they cover 16 GiB. */
 #define WINDOWS_MAX 2048
-/* One part in RESERVE of the windows and of the bytes is for immutable storages only. */
+/* 1/RESERVE of the windows and of the bytes that may be registered is for immutable storages
+ * only. */
 #define RESERVE 4
-#define RECHECK_NS 10000000 /* Interval of the checks whether a stream still waits. */
+#define RECHECK_NS 10000000 /* Interval in ns between checks whether a stream still waits. */
 /* With each device, the library registers at most 1/HELD_SHARE of the machine's memory. */
 #define HELD_SHARE 4
 
@@ -149,8 +152,9 @@ static int mapped_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->chunk_quick = WINDOW_MIN;
 	facts->held_max = mapped_held_max();
 	facts->lanes = 1;
-	/* A later read finds a kept registration only if the same lane carries the same chunks, so
-	 * the path is not mixed if registrations are kept. */
+	/* Registrations of an immutable storage are used again, but only if the same lane carries
+	 * the same chunks. So for such a storage, no other path may carry a part of a request at
+	 * the same time. */
 	facts->mixed_max = st->immutable ? 0 : WINDOW_MIXED;
 	facts->quick = st->mapped_quick;
 	return 0;
@@ -205,8 +209,8 @@ static void window_unlist(struct mapped_lane *s, const struct mapped_window *w)
 	*at = w->next;
 }
 
-/* Unregisters and unmaps a window. The caller must have called pst_device_sync_begin, and calls
- * pst_device_sync_end afterwards. */
+/* Unregisters and unmaps a window, a range of the page cache that is registered with the device.
+ * The caller must have called pst_device_sync_begin, and calls pst_device_sync_end afterwards. */
 static void window_unregister(struct mapped_window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
@@ -221,8 +225,8 @@ static void window_drop(struct mapped_lane *s, struct mapped_window *w)
 	window_free(s, w);
 }
 
-/* Unregisters a window that cannot be kept until later. First waits until the device may be
- * synchronised. */
+/* Unregisters a window (a registered range of the page cache) on this thread, instead of leaving it
+ * to the closer thread. First waits until the driver's call may synchronise the device. */
 static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 {
 	struct penstock_device *dev = w->dev;
@@ -234,8 +238,9 @@ static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 
 /* ---- the thread that unregisters windows ---- */
 
-/* Waits for a window that may be unregistered. Returns true if there is one, after a successful
- * pst_device_sync_begin, or false when the thread must exit. The caller holds the lock. */
+/* Waits for a window (a registered range of the page cache) that may be unregistered. Returns true
+ * if there is one, after a successful pst_device_sync_begin, or false when the thread must exit.
+ * The caller holds the lock. */
 static bool closer_await(struct mapped_lane *s)
 {
 	while (!s->stop) {
@@ -336,7 +341,8 @@ static void closer_stop(struct mapped_lane *s)
 
 /* ---- windows of a lane ---- */
 
-/* Returns the oldest registered window whose storage has closed, or NULL if there is none. */
+/* Returns the oldest window (registered range of the page cache) whose storage has closed, or NULL
+ * if there is none. */
 static struct mapped_window *window_oldest_orphan(const struct mapped_lane *s)
 {
 	struct mapped_window *found = NULL;
@@ -354,14 +360,14 @@ static bool mapped_idle(struct pst_lane *lane, unsigned index)
 
 	if (!s->has_closer && w)
 		s->has_closer = !pst_thread_start(&s->closer, closer_main, s);
-	/* There is no thread that unregisters, so unregister here. Unregister only one window
-	 * in each idle turn of the lane, because a request may need the lane. */
+	/* Without a thread that unregisters, this function unregisters. It handles only one window
+	 * in each idle pass of the lane's loop, because a request may need the lane. */
 	if (!s->has_closer && w) {
 		struct penstock_device *dev = w->dev;
 
 		if (!pst_device_sync_begin(dev))
-			/* A stream waits, so the window stays registered. mapped_idle runs again
-			 * after the next chunk, which sets lane->trim_due. */
+			/* A stream waits for a request, so the window stays registered. mapped_idle
+			 * runs again after the next chunk, which sets lane->trim_due. */
 			return false;
 		window_drop(s, w);
 		pst_device_sync_end(dev);
@@ -386,9 +392,10 @@ static uint64_t mapped_invalidate(struct pst_lane *lane, unsigned index,
 
 	if (dev)
 		due_close_all(s, dev);
-	/* A window does not need its storage, so it stays registered when the storage closes,
-	 * and mapped_idle puts it on the list `due` later. Only the close of its device
-	 * unregisters it at once. That device may differ from the lane's device. */
+	/* A window stays registered when its storage closes, because it does not need the storage.
+	 * Later mapped_idle puts it on the list `due`, from which it is unregistered. Only the
+	 * close of its device unregisters it at once. That device may differ from the lane's
+	 * device. */
 	for (struct mapped_window *w = s->live, *next; w; w = next) {
 		next = w->next;
 		if (w->dev == dev) {
@@ -436,8 +443,8 @@ static int window_populate(const struct mapped_window *w, struct pst_chunk *chun
 static int window_map(struct mapped_window *w, struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
-	/* The window ends with the file's last page, because pages beyond it cannot be
-	 * registered. */
+	/* The window does not reach beyond the file's last page, because pages beyond that cannot
+	 * be registered. */
 	uint64_t page = page_bytes(), end = (chunk->off + chunk->moved + page - 1) / page * page;
 	int ret;
 
@@ -467,7 +474,8 @@ static bool ctime_equal(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* Returns a window that holds these bytes and may be used again, or NULL if there is none. */
+/* Returns a window (a registered range of the page cache) that holds these bytes and may be used
+ * again, or NULL if there is none. */
 static struct mapped_window *window_find(const struct mapped_lane *s, const struct pst_route *route,
 					 uint64_t off, uint64_t len)
 {
@@ -479,7 +487,8 @@ static struct mapped_window *window_find(const struct mapped_lane *s, const stru
 	return w;
 }
 
-/* Like window_find, but returns only windows that were registered after the file's last change. */
+/* Does the same as window_find, but returns only windows that were registered after the file's last
+ * change. */
 static struct mapped_window *window_find_current(const struct mapped_lane *s,
 						 const struct pst_chunk *chunk,
 						 const struct stat *stat)
@@ -493,7 +502,7 @@ static struct mapped_window *window_find_current(const struct mapped_lane *s,
 	return w;
 }
 
-/* Returns whether the lane has a free window for a chunk of the storage. */
+/* Returns whether the lane has a free element of `windows` for a chunk of the storage. */
 static bool lane_has_window(struct mapped_lane *s, const struct penstock_storage *st)
 {
 	unsigned reserved = st->facts.immutable ? 0 : WINDOWS_MAX / RESERVE;
@@ -581,7 +590,7 @@ static int mapped_start(struct pst_chunk *chunk)
 	if (!w)
 		return chunk->err.code;
 	chunk->engine = "mmap";
-	/* The bytes were not cached, so this read has filled the page cache. */
+	/* If the bytes were not cached, this read has filled the page cache. */
 	if (chunk->residency != PST_WARM || chunk->fills_cache) {
 		chunk->dram_laid += chunk->moved;
 		chunk->cpu_copied +=

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Path rdma: the server of a storage (its far side) writes the bytes of a read into a window, which
- * is memory of the lane. The device copies them from there. For a write, the server reads the
- * bytes from a window of the storage: the storage fills it from a slot of the lane, or the lane lets
- * the device copy them into it. The storage and its transports decide how the server accesses the
- * window, and report whether a CPU copies the bytes. The lane starts the chunks.
+ * is memory of the lane (a thread of the library). The device copies them from there. For a write,
+ * the server reads the bytes from a window of the storage: the storage fills it from a slot of the
+ * lane, or the lane lets the device copy them into it. The storage and its transports decide how
+ * the server accesses the window, and report whether a CPU copies the bytes. The lane starts the
+ * chunks.
  *
  * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
  * closes. A storage completes a transfer only when the server has lost its access to the window. So
@@ -35,20 +36,22 @@
 #include "core/request/spans.h"
 #include "path/slotted.h"
 
-#define WINDOWS 4 /* maximum number of windows of a lane */
-/* Maximum number of a lane's windows in its device's memory, and their length. A server copies page
- * cache to a GPU without a CPU copy if a transfer has 8 MiB or more (path mapped). With 8 lanes,
- * 128 MiB are in flight, which is 2.4 ms of a copy engine's time. */
+#define WINDOWS 4 /* maximum number of windows of a thread (lane) */
+/* Maximum number of windows of a lane (a thread of the library) in its device's memory, and their
+ * length in bytes. A server copies page cache to a GPU without a CPU copy if a transfer has 8 MiB
+ * or more (path mapped). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
+ * time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)
-/* After the server has refused a window in the device's memory, a lane offers windows in host
- * memory only for this time. */
+/* After the server has refused a window in the device's memory, a lane (a thread of the library)
+ * offers only windows in host memory, for this time. */
 #define REFUSED_NS 5000000000u
-/* Length of a chunk, and of the first chunks, if the storage has no preference. */
+/* Length in bytes of a chunk, and of the first chunks of a request, if the storage has no
+ * preference. */
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_FIRST (1u << 20)
 
-/* An element of the lane's table of windows. */
+/* An element of a lane's table of windows (memory that the server accesses). */
 struct place {
 	struct pst_window *window; /* NULL if the element has no window */
 	bool pinned, busy;
@@ -56,8 +59,8 @@ struct place {
 
 struct rdma_lane {
 	struct place places[WINDOWS];
-	/* The time at which the far side `refused_by` has refused a window of the device, or no
-	 * such window could be opened; 0: none. */
+	/* The last time at which the server `refused_by` refused a window in the device's memory,
+	 * or at which no such window could be opened; 0: never. */
 	uint64_t refused_ns;
 	const void *refused_by;
 	enum penstock_why refused_why;
@@ -72,9 +75,9 @@ struct need {
 
 /* ---- the lane's windows ---- */
 
-/* Closes an element's window. Returns false, and does nothing, if the window must be unregistered
- * and a stream waits for a request: the call of the driver would wait for this stream. If `wait` is
- * true, waits until no stream does. */
+/* Closes an element's window. Returns false, and does nothing, if the window is registered with the
+ * device's driver and a CUDA stream waits for a request, because the driver's call would wait for
+ * this stream. If `wait` is true, waits until no stream does. */
 static bool place_clear(const struct pst_lane *lane, struct place *place, bool wait)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -102,7 +105,8 @@ static int place_fill(const struct pst_lane *lane, struct place *place, const st
 	struct pst_err reason;
 	int ret;
 
-	/* Other lanes carry short requests, and there can be many of them. */
+	/* Only the device's own threads (PST_LANE_PUMP) get such long windows. Other lanes carry
+	 * short requests, and there can be many of them. */
 	if (need->dev && lane->kind == PST_LANE_PUMP)
 		len = DEVICE_CHUNK;
 	ret = need->st->ops->window_open(need->st, need->dev, need->len > len ? need->len : len,
@@ -125,8 +129,9 @@ static bool place_suits(const struct place *place, const struct need *need)
 	       place->window->dev == need->dev && place->window->len >= need->len;
 }
 
-/* Returns an element for a chunk: one with a window that the storage can use, else an empty one,
- * else one that is not in use. Stores in *busy how many elements are in use. */
+/* Returns an element of the lane's table of windows for a chunk: one with a window that the storage
+ * can use, else an empty one, else one that is not in use. Stores in *busy how many elements are in
+ * use. */
 static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *state,
 				const struct need *need, unsigned *busy)
 {
@@ -148,8 +153,8 @@ static struct place *place_find(const struct pst_lane *lane, struct rdma_lane *s
 	return found;
 }
 
-/* Takes an element, and opens a window in it if needed. Returns -EAGAIN if all windows are in use;
- * the lane tries again when a chunk has completed. */
+/* Takes an element of the table of windows for a chunk, and opens a window in it if needed. Returns
+ * -EAGAIN if all windows are in use; the lane tries again when a chunk has completed. */
 static int place_take(const struct pst_lane *lane, struct rdma_lane *state, const struct need *need,
 		      struct place **out, struct pst_err *err)
 {
@@ -194,7 +199,7 @@ static void rdma_lane_close(struct pst_lane *lane, unsigned index)
 
 /* ---- the probe ---- */
 
-/* Finds out whether windows can be in the device's memory. */
+/* Finds out whether windows, which the server accesses, can be in the device's memory. */
 static void device_probe(const struct pst_route *route, struct pst_path_facts *facts)
 {
 	struct penstock_device *dev = route->dev;
@@ -246,8 +251,9 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
 	device_probe(route, facts);
-	/* For a write, the device copies the bytes to a slot, and the storage copies them from
-	 * there into its own window, unless this window is in the device's memory. */
+	/* For a write, the device copies the bytes to a slot (pinned staging memory), and the
+	 * storage copies them from there into its own window, unless this window is in the device's
+	 * memory. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
 	if (facts->slotted && facts->chunk_max > pump->slot_bytes)
 		facts->chunk_max = pump->slot_bytes;
@@ -276,7 +282,7 @@ static void rdma_fail(struct pst_chunk *chunk, const struct pst_err *err)
 	pst_chunk_done(chunk, err->code);
 }
 
-/* Lets the lane's next chunks use windows in host memory. */
+/* Makes the lane's next chunks use windows in host memory, for REFUSED_NS. */
 static void refused(struct rdma_lane *state, const void *by, const struct pst_err *why)
 {
 	state->refused_ns = pst_now_ns();
@@ -284,7 +290,7 @@ static void refused(struct rdma_lane *state, const void *by, const struct pst_er
 	state->refused_why = why->why;
 }
 
-/* Starts the chunk again with a window in host memory, because the far side has refused one in the
+/* Starts the chunk again with a window in host memory, because the server has refused one in the
  * device's memory. */
 static void rdma_refused(struct pst_chunk *chunk, const struct pst_err *why)
 {
@@ -308,7 +314,7 @@ static void rdma_copy_within(struct pst_chunk *chunk, const struct place *place)
 	struct penstock_device *dev = chunk->lane->pump->dev;
 	struct pst_err busy;
 
-	/* A stream that began to wait before the copy is queued could hold it up. */
+	/* The copy would wait behind a CUDA stream that waits for a request. */
 	if (!pst_device_sync_begin(dev)) {
 		streams_busy(dev, &busy);
 		rdma_refused(chunk, &busy);
@@ -359,7 +365,8 @@ static int part_is_elsewhere(void *arg, const struct pst_part *part)
 	return part->dev != arg;
 }
 
-/* Returns the device for the chunk's window, or NULL for host memory. */
+/* Returns the device in whose memory the chunk's window (the memory that the server accesses) must
+ * be. Returns NULL for host memory. */
 static struct penstock_device *window_device(const struct pst_chunk *chunk,
 					     const struct rdma_lane *state)
 {
@@ -378,7 +385,8 @@ static struct penstock_device *window_device(const struct pst_chunk *chunk,
 		pst_req_note(req, chunk->path, PENSTOCK_WHY_STREAM_ORDER);
 		return NULL;
 	}
-	/* The segments of a request may be in the memory of several devices. */
+	/* The segments of a request may be in the memory of several devices. Then the window is in
+	 * host memory. */
 	return pst_span_parts(req, &req->spans[chunk->span], chunk->off, chunk->len,
 			      part_is_elsewhere, dev)
 		       ? NULL
@@ -473,7 +481,8 @@ static int rdma_start(struct pst_chunk *chunk)
 	need.dev = window_device(chunk, state);
 	ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
 	if (ret && ret != -EAGAIN && need.dev) {
-		/* For example, the device's memory is used up. */
+		/* No window could be opened in the device's memory, for example because it is used
+		 * up. */
 		refused(state, need.st->facts.windows, &chunk->err);
 		pst_chunk_note(chunk, &chunk->err);
 		chunk->err.code = 0;

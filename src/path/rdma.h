@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Path rdma: the server of a storage, for example of objects, writes or reads the bytes in a
- * window. */
+/* Path rdma: the server of a storage, for example of objects, accesses the bytes in a window, which
+ * is memory of this process. */
 #ifndef PST_PATH_RDMA_H
 #define PST_PATH_RDMA_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The paths through a slot of the lane's ring: staged and bounce. The lane starts their chunks;
- * the storage and the device move the bytes. Both paths use the caller's memory only through
- * copies of the device.
+ * The paths staged and bounce, through a slot, which is a piece of a lane's pinned memory (its
+ * ring). The lane, a thread of the library, starts their chunks; the storage and the device move
+ * the bytes. Both paths use the caller's memory only through copies of the device.
  *
  * staged: for a read, the drive's DMA fills the slot by O_DIRECT, and the device's copy engine
  * copies from the slot. A write goes the other way. The CPU touches no byte. On device host,
@@ -15,9 +15,9 @@
  * cannot use it.
  *
  * If bytes are known to be cached, the lane's thread itself copies them, chunk by chunk: while the
- * CPU copies a chunk, the copy engine copies the one before. A request that is the only one of its
- * pump uses the L2 bounce (bounce_l2.c). If it is unknown whether bytes are cached, the lane's
- * thread copies them too, and measures the time: this is the residency probe.
+ * CPU copies a chunk, the copy engine copies the one before. A request that is the only one in
+ * flight for its device uses the L2 bounce (bounce_l2.c). If it is unknown whether bytes are
+ * cached, the lane's thread copies them too, and measures the time: this is the residency probe.
  */
 #include "path/slotted.h"
 
@@ -34,8 +34,9 @@
 #include "path/bounce_l2.h"
 #include "path/inplace.h"
 
-/* Maximum length of a chunk, chosen so that its bytes stay in the CPU's L2 cache on their way.
- * Short chunks cost little, because copies go to the device in batches. */
+/* Maximum length in bytes of a chunk (a part of a request), chosen so that its bytes stay in the
+ * CPU's L2 cache on their way. Short chunks cost little, because copies go to the device in
+ * batches. */
 #define CHUNK_MAX PST_SLOT_PART
 #define CHUNK_FIRST (256u << 10)
 
@@ -45,8 +46,8 @@
  * the bytes that it writes to DRAM: the bytes in the slot, and the bytes that it adds to the
  * page cache. */
 
-/* Adds to the chunk's counters what one system call that moved `n` bytes between storage and
- * slot wrote to DRAM and copied by CPU. */
+/* Adds to the chunk's counters the bytes that one system call has written to host memory, and those
+ * that the CPU has copied in it. The call moved `n` bytes between storage and slot. */
 static void slotted_count(struct pst_chunk *chunk, uint64_t n)
 {
 	const struct pst_io *io = &chunk->io;
@@ -125,8 +126,8 @@ static void slotted_copied_out(struct pst_chunk *chunk, int result)
 	}
 }
 
-/* Starts a chunk through a slot. The offset and length of a read call must be multiples of
- * `align`. */
+/* Starts the transfer of a chunk through a slot, which is pinned staging memory. The offset and
+ * length of a read call must be multiples of `align`. */
 static int slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align)
 {
 	bool read = chunk->route->op == PENSTOCK_READ;
@@ -178,10 +179,10 @@ static int staged_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
 	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
-	/* One lane is enough for reads: it keeps 16 calls in flight, and copies bytes to the
-	 * device meanwhile. Reads with two lanes were up to a fifth slower (virtio), because
-	 * threads wake up twice as often. A write first waits for its copy from the device, so
-	 * two lanes are faster. */
+	/* One lane (thread) is enough for reads: it keeps 16 calls in flight, and copies bytes to
+	 * the device meanwhile. Reads with two lanes were up to a fifth slower (virtio), because
+	 * threads wake up twice as often. A write first waits for its copy from the device, so two
+	 * lanes are faster. */
 	facts->lanes = route->op == PENSTOCK_READ ? 1 : 2;
 	facts->quick = true;
 	return 0;
@@ -214,7 +215,7 @@ static int bounce_probe(struct pst_route *route, struct pst_path_facts *facts, s
 	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = pump->slot_bytes;
-	/* A storage without a page cache says itself how long its transfers shall be. */
+	/* A storage without a page cache may set the best length of its transfers. */
 	most = route->st->facts.chunk_best && route->st->facts.fd < 0 ? route->st->facts.chunk_best
 								      : CHUNK_MAX;
 	if (!route->dev->facts.is_host && facts->chunk_max > most)
@@ -247,7 +248,8 @@ static void bounce_host_done(struct pst_io *io)
 	pst_chunk_done(chunk, ret);
 }
 
-/* Starts a chunk whose memory is one piece of host memory, so that it needs no slot of the ring. */
+/* Starts a chunk whose memory is one piece of host memory, so that it needs no slot (pinned staging
+ * memory). */
 static int bounce_host_start(struct pst_chunk *chunk, const struct pst_part *part, unsigned flags)
 {
 	pst_chunk_io(chunk, part->mem, chunk->off, chunk->len, flags, bounce_host_done);

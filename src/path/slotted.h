@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paths through a slot of the ring, staged and bounce: see slotted.c. */
+/* The paths staged and bounce, which pass the bytes through a slot (pinned staging memory): see
+ * slotted.c. */
 #ifndef PST_PATH_SLOTTED_H
 #define PST_PATH_SLOTTED_H
 
@@ -8,8 +9,9 @@
 extern const struct pst_path_ops pst_path_staged;
 extern const struct pst_path_ops pst_path_bounce;
 
-/* Starts a chunk of path bounce without the L2 bounce: host memory without a slot, other memory
- * through a slot. `flags` are added to those of the transfer. Path rdma writes in this way. */
+/* Starts a chunk of path bounce without the extra copy of bounce_l2.c: host memory without a slot,
+ * other memory through a slot. `flags` are added to those of the transfer. Path rdma writes in this
+ * way. */
 int pst_bounce_start_plain(struct pst_chunk *chunk, unsigned flags);
 
 #endif

@@ -4,9 +4,9 @@
  * peer-to-peer mode. libcufile may fall back to plain reads without reporting it. So the path
  * counts as direct only if libcufile's compat mode is off and a trial read was direct. That read
  * must raise libcufile's counter of peer-to-peer or nvidia-fs reads, but not its counter of posix
- * reads. The canary then proves that the bytes arrive. If the path is not direct, it meets only
- * the class any and comes last in every plan. A call of libcufile blocks, so each lane makes only
- * one at a time.
+ * reads. A test transfer, the canary, then proves that the bytes arrive. If the path is not direct,
+ * it serves only requests that require no class of path, and the library tries it last. A call of
+ * libcufile blocks, so each lane makes only one at a time.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -127,8 +127,8 @@ static void vendor_route_free(struct vendor_route *s)
 	free(s);
 }
 
-/* Loads libcufile, opens a handle of the file, and makes the trial read. Runs once for each
- * route. */
+/* Loads libcufile, opens a handle of the file, and makes the trial read. Runs once for each route,
+ * which is a storage, a device and a direction. */
 static int vendor_route_open(struct pst_route *route, struct vendor_route **out,
 			     struct pst_err *err)
 {

@@ -3,7 +3,8 @@
  * Loads NVIDIA's libcufile by an absolute path, with RTLD_DEEPBIND, so that it uses its own symbols
  * first. libcufile's functions call each other by name. If Penstock's drop-in is preloaded, these
  * names would otherwise lead to the drop-in, which would call libcufile again, in an endless loop.
- * For the same reason a library is refused if it has the drop-in's mark.
+ * For the same reason a library is refused if it has the symbol DROPIN_MARK, which marks the
+ * drop-in.
  */
 #include "path/vendor_lib.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_model.h with the models of src/model. It must never transfer bytes or open a
- * device.
+ * Implements penstock_model.h, the C API to the models in src/model. A model only computes, so this
+ * code must never transfer bytes or open a device.
  */
 #include "penstock_model.h"
 
@@ -14,7 +14,7 @@
 #include "model/model.h"
 #include "planner/value.h"
 
-/* Maximum length of a setting NAME=VALUE. */
+/* Size in bytes of the buffer for one setting NAME=VALUE, with its terminating NUL. */
 #define SETTING_MAX 128
 
 static const struct pst_model *model_named(const char *name)
@@ -28,7 +28,8 @@ static const struct pst_model *model_named(const char *name)
 	return m;
 }
 
-/* Fails because a model has nothing with this name. `kind` is "parameter", "result" or "preset". */
+/* Sets the error that the model has no parameter, result or preset `name`. `kind` says which of the
+ * three words the message uses. Returns a negative errno value. */
 static int name_wrong(const struct pst_model *m, const char *kind, const char *name)
 {
 	return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -36,7 +37,8 @@ static int name_wrong(const struct pst_model *m, const char *kind, const char *n
 			kind, name, m->name);
 }
 
-/* Applies one setting NAME=VALUE to the parameters `in`. Changes the text. */
+/* Writes the value of one setting NAME=VALUE or preset=NAME to the parameters `in`. Replaces the
+ * "=" in `text` by a NUL. Returns 0 or a negative errno value. */
 static int setting_apply(const struct pst_model *m, char *text, double *in)
 {
 	char *value = strchr(text, '=');

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements value.h. */
+/* Implements value.h: parses the text of a parameter's value. */
 #include "planner/value.h"
 
 #include <stdlib.h>

@@ -13,8 +13,8 @@ struct param {
 	const char *name, *value;
 };
 
-/* Decodes a piece of a URI, encodes it again and appends it. Clients may encode the same characters
- * differently, but the result is the same. `scratch` has room for `len` + 1 bytes. */
+/* Appends a piece of a URI, decoded and then encoded again. Clients may encode the same characters
+ * differently, and this gives them all the same form. `scratch` has room for `len` + 1 bytes. */
 static int uri_put_again(struct pst_text *out, const char *bytes, size_t len, bool path,
 			 char *scratch)
 {

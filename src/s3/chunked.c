@@ -20,7 +20,8 @@
 #define TRAILERS_MAX 8	    /* maximum number of trailers */
 #define LENGTH_DIGITS_MAX 8 /* maximum number of digits of a chunk's length */
 
-/* Hash of no bytes, which the text of a chunk's signature contains in place of headers. */
+/* SHA-256 of an empty text. The text that a chunk's signature covers contains it in place of
+ * headers. */
 #define EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 enum state {
@@ -37,17 +38,18 @@ struct pst_chunked {
 	enum state state;
 	int failed;  /* error that every later call returns; 0 if there was none */
 	size_t left; /* bytes of the chunk that have not arrived */
-	/* number of bytes received of an additional empty line at the end */
+	/* number of bytes received after the end: some clients send one more empty line ("\r\n") */
 	unsigned extra;
 	bool trailer_proven; /* whether the signature of the trailers has been checked */
-	bool empty_line;     /* whether an empty line came before the trailers' signature */
+	/* whether an empty line came before the line with the trailers' signature */
+	bool empty_line;
 
 	char line[LINE_MAX_LEN];
 	size_t line_len;
 
 	/* hash of the chunk's bytes; NULL if the body is not signed */
 	struct pst_hash *hash;
-	char expected[65]; /* the chunk's signature, as the client claims it */
+	char expected[65]; /* the signature that the client has sent with the chunk */
 	/* signature of the chunk before, which the next signature covers */
 	char previous[65];
 	char date[PST_SIGV4_DATE], region[65], service[33];
@@ -200,8 +202,8 @@ static int trailers_check(struct pst_chunked *body, const char *signature)
 	return rc;
 }
 
-/* Ends the body at an empty line. A signed body with trailers may have one before the signature of
- * the trailers, as the API Reference shows it. */
+/* Handles an empty line, which ends the body. But a signed body with trailers may have one more
+ * empty line before the trailers' signature, as the API Reference shows it. */
 static int empty_line(struct pst_chunked *body)
 {
 	if (!body->is_signed || !body->may_have_trailers || body->trailer_proven) {
@@ -214,7 +216,7 @@ static int empty_line(struct pst_chunked *body)
 	return 0;
 }
 
-/* Parses a line behind the last chunk, without its end. */
+/* Parses a line after the last chunk, without its end. */
 static int trailer_line(struct pst_chunked *body)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -321,7 +323,8 @@ int pst_chunked_put(struct pst_chunked *body, const char *bytes, size_t len,
 
 int pst_chunked_end(const struct pst_chunked *body)
 {
-	/* Not all clients send an empty line after the signature of the trailers. */
+	/* Not all clients send an empty line after the signature of the trailers. So a body whose
+	 * trailers have been checked is complete without it. */
 	bool proven = body->trailer_proven && !body->line_len;
 
 	return (body->state == AT_END || proven) && !body->failed ? 0 : -EBADMSG;

@@ -20,8 +20,9 @@ struct pst_chunked;
 
 /* Begins a body. `payload` is the value of x-amz-content-sha256, such as
  * STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or
- * STREAMING-UNSIGNED-PAYLOAD-TRAILER. `claim` has been verified; it is copied. Returns NULL with
- * errno ENOMEM if there is no memory, or EINVAL if the payload is of another kind. */
+ * STREAMING-UNSIGNED-PAYLOAD-TRAILER. `claim` is the signature of the request's headers, which must
+ * have been verified; it is copied. Returns NULL with errno ENOMEM if there is no memory, or EINVAL
+ * if the payload is of another kind. */
 struct pst_chunked *pst_chunked_open(const char *payload, const struct pst_sigv4_claim *claim);
 
 /*
@@ -30,13 +31,13 @@ struct pst_chunked *pst_chunked_open(const char *payload, const struct pst_sigv4
  * -EACCES if the signature of a chunk or of the trailers is wrong, or -ENOMEM. After an error,
  * every call returns the same error.
  *
- * The signature of a chunk is checked after its last byte. So put() gets bytes that are not yet
- * proven, and the caller must not publish them before pst_chunked_end returns 0.
+ * The signature of a chunk is checked after its last byte. So put() gets bytes that are not
+ * authenticated yet, and the caller must not publish them before pst_chunked_end returns 0.
  */
 int pst_chunked_put(struct pst_chunked *body, const char *bytes, size_t len,
 		    int (*put)(void *user, const char *bytes, size_t len), void *user);
 
-/* Checks that the body is complete: 0, or -EBADMSG. */
+/* Checks that the body is complete. Returns 0 or -EBADMSG. */
 int pst_chunked_end(const struct pst_chunked *body);
 
 /* Returns the value of the trailer `name`, such as "x-amz-checksum-crc32", or NULL. */

@@ -14,12 +14,13 @@
 
 #include "s3/crc_fold.h"
 
-/* Minimum number of bytes for which the CPU's instruction is used. The instruction leaves 64 bytes
- * to the tables; of fewer bytes, this would be a large part. */
+/* Minimum number of bytes for which the CPU's carry-less multiplication is used. It leaves 64 bytes
+ * to the tables, which would be a large part of fewer bytes. */
 #define FOLD_MIN 256
 
 static struct crc {
-	uint64_t poly; /* the polynomial without its highest power, reflected */
+	/* the CRC's polynomial without its highest power, with the bits in reverse order */
+	uint64_t poly;
 	unsigned bits;
 	uint64_t factors[2]; /* see crc_fold.h */
 	/* tables[n][byte] is the raw CRC of the byte followed by n zero bytes. */

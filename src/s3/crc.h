@@ -2,7 +2,8 @@
 /*
  * CRCs that take the bits of a byte from the lowest to the highest: CRC-32 of RFC 1952 and
  * CRC-64/NVME. The raw CRC has no initial value and no final exclusive-or, so it is linear; see
- * common/crc32c.h, which has CRC-32C. Called by hash.c. No function fails.
+ * common/crc32c.h, which has CRC-32C. Called by hash.c, the gateway, src/object and src/wire. No
+ * function can fail.
  */
 #ifndef PST_S3_CRC_H
 #define PST_S3_CRC_H
@@ -19,11 +20,11 @@ enum pst_crc_kind {
 /* Returns the raw CRC of some bytes followed by the `len` bytes at `mem`. `raw` is the raw CRC of
  * the bytes before; 0 if there are none. */
 uint64_t pst_crc_raw(enum pst_crc_kind kind, uint64_t raw, const void *mem, size_t len);
-/* Does the same by tables, for CPUs that have no instruction for it. */
+/* Does the same as pst_crc_raw by tables, for CPUs without a carry-less multiplication. */
 uint64_t pst_crc_raw_tables(enum pst_crc_kind kind, uint64_t raw, const void *mem, size_t len);
 
 /* Returns the raw CRC of some bytes followed by `len` zero bytes. `raw` is the raw CRC of the bytes
- * before them. It takes time for each binary digit of `len`. */
+ * before them. The run time grows with the number of binary digits of `len`. */
 uint64_t pst_crc_shift(enum pst_crc_kind kind, uint64_t raw, uint64_t len);
 
 #endif

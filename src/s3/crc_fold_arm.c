@@ -21,7 +21,8 @@ static inline uint64x2_t block_read(const unsigned char *at)
 	return vreinterpretq_u64_u8(vld1q_u8(at));
 }
 
-/* Returns the block moved 64 bytes ahead, plus the block that is there. */
+/* Moves a block 64 bytes ahead, which multiplies it by x^512, and adds the block `there` at this
+ * place. */
 WITH_PMULL static inline uint64x2_t block_move(uint64x2_t block, const uint64_t factors[2],
 					       uint64x2_t there)
 {

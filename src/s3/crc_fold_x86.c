@@ -23,7 +23,8 @@ WITH_CLMUL static inline __m128i block_read(const unsigned char *at)
 	return _mm_loadu_si128((const __m128i *)(const void *)at);
 }
 
-/* Returns the block moved 64 bytes ahead, plus the block that is there. */
+/* Moves a block 64 bytes ahead, which multiplies it by x^512, and adds the block `there` at this
+ * place. */
 WITH_CLMUL static inline __m128i block_move(__m128i block, __m128i factors, __m128i there)
 {
 	__m128i first = _mm_clmulepi64_si128(block, factors, 0x00);

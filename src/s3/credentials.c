@@ -17,9 +17,9 @@ struct profile {
 	bool found;
 	char access_key[129], secret[257], token[4097];
 	char region[65], endpoint[1025], ca_bundle[1025];
-	char services[129];	/* name of a section [services NAME] */
-	char s3_endpoint[1025]; /* endpoint_url of s3 in this section */
-	/* name of a setting that asks for another source of keys; "" if there is none */
+	char services[129];	/* setting `services`, which names a section [services NAME] */
+	char s3_endpoint[1025]; /* endpoint_url of s3 in the section [services NAME] */
+	/* name of the profile's setting that is in `foreign_settings`; "" if there is none */
 	char foreign[33];
 	/* whether `foreign` is role_arn, which takes precedence over keys */
 	bool role;
@@ -29,14 +29,15 @@ struct profile {
 struct reading {
 	struct profile *profile;
 	const char *name; /* name of the profile */
-	bool config;	  /* whether sections are called [profile NAME] */
-	bool here;	  /* whether the section belongs to the profile */
+	/* whether the file is `config`, in which sections are called [profile NAME] */
+	bool config;
+	bool here; /* whether the current section belongs to the profile */
 	const char *file;
 	char *why;
 	size_t why_len;
 };
 
-/* Settings that make AWS's tools get keys from elsewhere. */
+/* Settings with which AWS's tools get keys from a source that this library does not support. */
 static const char *const foreign_settings[] = {
 	"role_arn",	 "source_profile", "credential_source",	      "credential_process",
 	"sso_start_url", "sso_session",	   "web_identity_token_file", "login_session",
@@ -72,8 +73,8 @@ static int variable_copy(const char *name, char *out, size_t size, char *why, si
 	return value_copy(value ? value : "", out, size, name, "the environment", why, why_len);
 }
 
-/* Returns whether a section has the settings of a profile: [NAME], or [profile NAME] in the file
- * config, where only "default" needs no "profile". The name may have quotes. */
+/* Returns whether the section's name is "PREFIX NAME", or "NAME" if `prefix` is empty. NAME may
+ * have quotes. */
 static bool section_is(const char *section, const char *prefix, const char *name)
 {
 	size_t len = strlen(prefix), name_len = strlen(name);
@@ -92,6 +93,8 @@ static bool section_is(const char *section, const char *prefix, const char *name
 	       !section[name_len + 1];
 }
 
+/* Finds out whether a section belongs to the profile. In the file `config`, its name is
+ * [profile NAME], and only "default" needs no "profile". In `credentials`, it is [NAME]. */
 static int profile_section(void *user, const char *name)
 {
 	struct reading *r = user;
@@ -160,7 +163,7 @@ struct bytes {
 	size_t len;
 };
 
-/* Frees the bytes, which may contain a secret. */
+/* Overwrites and frees the bytes, which may contain a secret. */
 static void bytes_free(struct bytes *bytes)
 {
 	if (bytes->at)
@@ -190,8 +193,8 @@ static int file_read(const char *file, struct bytes *out, char *why, size_t why_
 	ssize_t n = 1;
 
 	*out = (struct bytes){NULL, 0};
-	/* A folder that this user may not search is like a missing file: $HOME may be another
-	 * user's. */
+	/* Without permission to search a folder, the file counts as missing, because $HOME may
+	 * belong to another user. */
 	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || (errno == EACCES && stat(file, &st))))
 		return 0;
 	out->at = fd < 0 ? NULL : malloc(PST_INI_MAX + 2);
@@ -242,8 +245,8 @@ static int profile_read(const char *file, bool config, const char *name, struct 
 	return rc;
 }
 
-/* Finds the name of a file: the variable's value, or else ~/.aws/NAME. Writes "" if there is no
- * HOME. */
+/* Finds the name of a file: the value of the environment variable, or else ~/.aws/NAME. Writes ""
+ * if HOME is not set. */
 static int file_name(const char *variable, const char *name, char *out, size_t size, char *why,
 		     size_t why_len)
 {
@@ -345,8 +348,8 @@ static int files_keys(const struct files *f, const char *profile, struct pst_s3_
 	return rc;
 }
 
-/* Sets `out` to the first of two variables that is set, or else to the first value that is not
- * empty. All values are shorter than `size`. */
+/* Sets `out` to the first of two environment variables that is set, or else to the first of
+ * `values` that is not empty. All values are shorter than `size`. */
 static int first_set(char *out, size_t size, const char *const variables[2],
 		     const char *const values[4], char *why, size_t why_len)
 {
@@ -423,7 +426,8 @@ int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char 
 	if (!asked)
 		profile = named ? variable : "default";
 	rc = files_read(f, profile, named, why, why_len);
-	/* As in AWS's tools, a profile that the caller asks for counts before the environment. */
+	/* As in AWS's tools, a profile that the caller names takes precedence over the
+	 * environment. */
 	if (!rc && !asked)
 		rc = environment_keys(&settings, why, why_len);
 	rc = rc ? rc : files_keys(f, profile, &settings, why, why_len);

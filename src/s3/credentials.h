@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds a client's S3 settings in the order of AWS's tools: a profile that the caller names, then
- * the environment, then the profile in ~/.aws/credentials and ~/.aws/config. Called by the storage
- * of objects. It must never print a secret.
+ * the environment, then the profile in ~/.aws/credentials and ~/.aws/config. Called by
+ * src/storage/object_request.c, src/check/store.c and gateway/upstream.c. It must never print a
+ * secret.
  */
 #ifndef PST_S3_CREDENTIALS_H
 #define PST_S3_CREDENTIALS_H
@@ -10,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The strings are empty if nothing sets them. */
+/* The settings of an S3 client. A string is empty if nothing sets it. */
 struct pst_s3_settings {
 	char access_key[129], secret[257];
 	char token[4097];     /* session token */
@@ -25,9 +26,9 @@ struct pst_s3_settings {
  * Reads AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION,
  * AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_CA_BUNDLE,
  * AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE. Missing files are no error, and neither are
- * missing keys. If `profile` is not NULL, the keys of the environment are not used. Returns 0, or a
- * negative errno with a text in `why`, for example if a named profile does not exist, or if it uses
- * roles, SSO or credential_process, which are not supported (-EOPNOTSUPP).
+ * missing keys. If `profile` is not NULL, the keys of the environment are not used. Returns 0. On
+ * an error, returns a negative errno and writes a message to `why`. Errors are a named profile that
+ * does not exist, and roles, SSO and credential_process, which are not supported (-EOPNOTSUPP).
  */
 int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char *why,
 			 size_t why_len);

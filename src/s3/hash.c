@@ -128,7 +128,8 @@ bool pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t 
 
 uint64_t pst_crc_combine(enum pst_hash_kind kind, uint64_t a, uint64_t b, uint64_t len_b)
 {
-	/* The initial values and the final exclusive-ors of a and b cancel out. */
+	/* The initial values and the final exclusive-ors of a and b cancel out, so both can be
+	 * combined like raw CRCs. */
 	switch (kind) {
 	case PST_HASH_CRC32:
 		return pst_crc_shift(PST_CRC32, a, len_b) ^ b;

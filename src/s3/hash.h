@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The hash functions of S3: MD5, SHA-1, SHA-256, HMAC-SHA-256 and three CRCs. No other file calls
- * libcrypto's hash functions. Called by sigv4.c, by the storage of objects and by the gateway.
+ * libcrypto's hash functions. Called by sigv4.c and chunked.c, by src/storage/object*.c and by the
+ * gateway.
  */
 #ifndef PST_S3_HASH_H
 #define PST_S3_HASH_H
@@ -39,7 +40,7 @@ void pst_hash_close(struct pst_hash *hash);
 /* Computes the SHA-256 digest of `len` bytes as hex digits. Returns false and writes "" if there is
  * no memory. */
 bool pst_sha256_hex(const void *bytes, size_t len, char out[PST_SHA256_HEX]);
-/* Computes a keyed digest. Returns false if there is no memory; `out` is then not a digest, and a
+/* Computes HMAC-SHA-256. Returns false if there is no memory; `out` is then not a digest, and a
  * server must refuse the request. */
 bool pst_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
 		     unsigned char out[32]);

@@ -15,8 +15,8 @@ static const char *find(const struct pst_hipobj_source *in, const char *name)
 	return in->find(in->user, name);
 }
 
-/* Parses a number in hex digits. Returns false if it is greater than `max`. Some senders pad a
- * number to 16 digits. */
+/* Parses a number in hex digits. Returns false if it is greater than `max`. Up to 16 digits are
+ * allowed, because some senders pad a number with zeros. */
 static bool hex_parse(const char *text, uint64_t max, uint64_t *out)
 {
 	uint64_t n = 0;
@@ -161,8 +161,8 @@ int pst_hipobj_offer_parse(const struct pst_hipobj_source *in, struct pst_hipobj
 	    !optional_hex_parse(find(in, PST_HIPOBJ_H_ADDR), UINT64_MAX, &o.address) ||
 	    !optional_hex_parse(find(in, PST_HIPOBJ_H_KEY), UINT32_MAX, &key))
 		return -EBADMSG;
-	/* The header and the token both contain the number of the queue pair, and must have the
-	 * same value. */
+	/* The token contains the number of the queue pair, too. If the header has this number, both
+	 * must be equal. */
 	if (o.token.hipobj.qpn > 0xffffff || (qpn && qpn != o.token.hipobj.qpn))
 		return -EBADMSG;
 	o.key = (uint32_t)key;

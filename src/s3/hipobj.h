@@ -21,10 +21,10 @@
 
 #define PST_HIPOBJ "hipobj-rc-v2"
 #define PST_HIPOBJ_SESSION 32	     /* length of a session's name, in hex digits */
-#define PST_HIPOBJ_LEN_MAX INT32_MAX /* most bytes of a transfer */
+#define PST_HIPOBJ_LEN_MAX INT32_MAX /* maximum number of bytes of a transfer */
 #define PST_HIPOBJ_PSN_MAX 0xffffffu
 #define PST_HIPOBJ_TOKEN 88    /* length of a token */
-#define PST_HIPOBJ_TARGET 4096 /* longest target that is accepted */
+#define PST_HIPOBJ_TARGET 4096 /* maximum length in bytes of a target that is accepted */
 
 #define PST_HIPOBJ_H_PROTOCOL "x-amz-rdma-protocol"
 #define PST_HIPOBJ_H_STATUS "x-amz-rdma-protocol-status"
@@ -42,13 +42,14 @@
 #define PST_HIPOBJ_H_KEY "x-amz-rdma-mr-rkey"
 #define PST_HIPOBJ_H_ETAG "x-amz-rdma-etag"
 
-/* Returns the value of a header, whose name is in lower case, or NULL. */
+/* The headers of a message: find() returns the value of the header `name`, which is in lower case,
+ * or NULL. */
 struct pst_hipobj_source {
 	const char *(*find)(const void *user, const char *name);
 	const void *user;
 };
 
-/* A PREPARE. The texts are those of the headers. */
+/* The fields of a PREPARE. `target` and `token` point to the values of the headers. */
 struct pst_hipobj_prepare {
 	enum penstock_op op;
 	const char *target, *token;

@@ -22,7 +22,8 @@ static char *trimmed(char *text)
 	return text;
 }
 
-/* Ends a value before a comment: a blank and then # or ;. */
+/* Cuts off a comment at the end of a value. A comment begins with # or ;, at the start of the value
+ * or after a blank. */
 static void comment_cut(char *value)
 {
 	for (char *at = value; *at; at++)
@@ -87,8 +88,8 @@ int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const
 			continue;
 		}
 		if (indented && !*above)
-			/* the line continues a value; no setting that is used has a value of
-			 * several lines */
+			/* The line continues a value of several lines. No setting that the library
+			 * uses has such a value, so ignore the line. */
 			continue;
 		if (!line_split(line, &name, &value))
 			return ini_fail(file, number, "write NAME = VALUE", why, why_len);

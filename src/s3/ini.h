@@ -3,7 +3,7 @@
  * Reads the files of AWS's tools, ~/.aws/config and ~/.aws/credentials: sections with settings, and
  * settings inside a setting, on indented lines. The library does not use a general INI parser,
  * because such a parser takes indented lines for a continuation of the line before. Called by
- * credentials.c. No message contains a value.
+ * credentials.c and gateway/keys.c. No message contains a value.
  */
 #ifndef PST_S3_INI_H
 #define PST_S3_INI_H
@@ -14,15 +14,16 @@
 
 /* One setting. The strings are valid during the call only. */
 struct pst_ini_setting {
-	const char *parent; /* the setting above an indented line; "" for all others */
-	const char *name;   /* name of the setting, in lower case */
+	/* for an indented line: the setting that it belongs to; "" for all others */
+	const char *parent;
+	const char *name; /* name of the setting, in lower case */
 	const char *value;
 };
 
 /*
  * Calls section() for each section and put() for each setting. A result other than 0 ends the
- * reading. `bytes` is changed. `file` is the file's name for messages. Returns 0, the result of a
- * function, or -EINVAL with a text in `why`.
+ * reading. `bytes` is changed. `file` is the file's name for messages. Returns 0, the result of
+ * section() or put(), or -EINVAL after it has written a message to `why`.
  */
 int pst_ini_read(char *bytes, const char *file, int (*section)(void *user, const char *name),
 		 int (*put)(void *user, const struct pst_ini_setting *setting), void *user,

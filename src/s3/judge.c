@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements judge.h. judge_put and judge_get have one statement for each row of the tables of
- * responses; tests/unit/test_judge.c has a case for each row.
+ * Implements judge.h. The protocol has tables of the responses to GET and PUT. judge_put and
+ * judge_get have one statement for each row of these tables; tests/unit/test_judge.c has a case for
+ * each row.
  */
 #include "s3/judge.h"
 
@@ -21,7 +22,7 @@
 
 #define CRC64_DIGITS 12 /* length of 8 bytes in base64 */
 
-/* The headers that decide about a response, as numbers. */
+/* The values of the headers by which a response is judged, as numbers. */
 struct seen {
 	long reply; /* leading integer of x-amz-rdma-reply; 0: none */
 	bool has_bytes, has_total, has_length, has_range;
@@ -174,8 +175,8 @@ static bool judge_status(const struct penstock_object_reply *reply,
 		v->remember = 1;
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server does not know this kind of token");
 	} else if (!strcmp(error, "RDMANotSupported") && reply->status != 200) {
-		/* Some clients, such as boto3, report status 200 with an error in the body as 500.
-		 */
+		/* Some clients, such as boto3, turn a response of status 200 with an error in its
+		 * body into status 500. So this code counts with any status but 200. */
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server declined RDMA");
 	} else if (reply->status >= 300 || reply->status < 200) {
 		if (reply->status == 500 && !strcmp(error, "RDMATransferFailed"))
@@ -260,7 +261,7 @@ static void judge_get(uint64_t len, const struct penstock_object_reply *reply,
 	if (is_success(seen->reply)) {
 		judge_delivered(len, reply, seen, v);
 	} else {
-		/* An empty body is right only if the object is empty. */
+		/* An empty body is right only if no bytes were expected. */
 		v->remember = !seen->reply;
 		if (seen->has_length && !seen->length && reply->expect)
 			decide(v, PENSTOCK_OBJECT_RESEND,
@@ -305,7 +306,8 @@ void pst_judge_final(uint64_t len, const struct penstock_object_reply *reply,
 	else if (reply->status == 412)
 		decide(v, PENSTOCK_OBJECT_ERROR, "HTTP status %d", reply->status);
 	else if (!is_success(reply->status))
-		/* Without a session, the server tells whether the request itself is wrong. */
+		/* The client then repeats the request by plain HTTP. The reply to that shows
+		 * whether the request itself is wrong. */
 		decide(v, PENSTOCK_OBJECT_RESEND, "the transfer failed: HTTP status %d %.64s",
 		       reply->status, reply->error ? reply->error : "");
 	else if (!seen.has_bytes || seen.bytes != len)

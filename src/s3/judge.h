@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Responses of S3 over RDMA, in both roles: a client decides from a response what has happened to
- * the bytes, and a server composes the response. Pure functions. Called by src/object and by the
- * gateway. The most important rule: a PUT without x-amz-rdma-reply is not stored, because a server
- * that knows nothing of RDMA ignores the token, and stores an empty object with status 200.
+ * the bytes, and a server composes the response. Pure functions. Called by src/object and
+ * src/wire. The most important rule: a PUT without x-amz-rdma-reply is not stored, because a server
+ * without RDMA ignores the token, and stores an empty object with status 200.
  */
 #ifndef PST_S3_JUDGE_H
 #define PST_S3_JUDGE_H

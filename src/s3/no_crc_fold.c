@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements crc_fold.h for CPUs for which the library knows no instruction. */
+/* Implements crc_fold.h for CPUs without an instruction that the library uses. */
 #include "s3/crc_fold.h"
 
 static bool cpu_has(void)

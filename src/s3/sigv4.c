@@ -15,7 +15,7 @@
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
 #define SERVICE "s3"
-#define SKEW_S (15 * 60) /* maximum difference between the clocks of client and server */
+#define SKEW_S (15 * 60) /* maximum difference in s between the clocks of client and server */
 
 void pst_sigv4_date(time_t now, char out[PST_SIGV4_DATE])
 {
@@ -42,14 +42,14 @@ static bool date_parse(const char *text, time_t *out)
 	tm.tm_year -= 1900;
 	tm.tm_mon -= 1;
 	*out = timegm(&tm);
-	/* timegm turns 30 February into a day of March. */
+	/* timegm turns 30 February into a day of March, so the texts then differ. */
 	pst_sigv4_date(*out, again);
 	return !strcmp(again, text);
 }
 
-/* Parses the value of x-amz-date or of a header date: a time in the form of x-amz-date, which `out`
- * gets, or one such as "Fri, 24 May 2013 00:00:00 GMT" (RFC 9110, IMF-fixdate). botocore writes
- * -0000 in place of GMT. */
+/* Parses the value of x-amz-date or of a header date, and writes it to `out` in the form of
+ * x-amz-date. The value has this form already, or one such as "Fri, 24 May 2013 00:00:00 GMT" (RFC
+ * 9110, IMF-fixdate). botocore writes -0000 in place of GMT. */
 static bool date_read(const char *text, char out[PST_SIGV4_DATE], time_t *time)
 {
 	static const char days[] = "SunMonTueWedThuFriSat";
@@ -71,7 +71,7 @@ static bool date_read(const char *text, char out[PST_SIGV4_DATE], time_t *time)
 	tm.tm_mon = (int)(found - months) / 3;
 	tm.tm_year -= 1900;
 	*time = timegm(&tm);
-	/* timegm also sets the day of the week. */
+	/* timegm has set the day of the week, so a wrong day in `text` is detected. */
 	snprintf(again, sizeof(again), "%.3s, %02d %.3s %04d %02d:%02d:%02d", days + 3 * tm.tm_wday,
 		 tm.tm_mday, months + 3 * tm.tm_mon, tm.tm_year + 1900, tm.tm_hour, tm.tm_min,
 		 tm.tm_sec);
@@ -79,7 +79,7 @@ static bool date_read(const char *text, char out[PST_SIGV4_DATE], time_t *time)
 	return !strncmp(again, text, 25) &&
 	       (!strcmp(text + 25, " GMT") || !strcmp(text + 25, " -0000") ||
 		!strcmp(text + 25, " +0000")) &&
-	       date_parse(out, time); /* not a year before 0 */
+	       date_parse(out, time); /* fails if the year is negative */
 }
 
 /* Computes the key of all signatures with this secret on one day. */
@@ -103,7 +103,7 @@ static bool signing_key(const char *secret, const char *date, const char *region
 
 struct pst_sigv4_day {
 	pthread_mutex_t lock;
-	char date[9]; /* "" if there is no key */
+	char date[9]; /* day for which `key` is valid, as YYYYMMDD; "" if there is no key */
 	char region[65];
 	unsigned char key[32];
 };
@@ -127,7 +127,8 @@ void pst_sigv4_day_close(struct pst_sigv4_day *day)
 }
 
 /* Returns whether `day` has the key of a date and region, and copies it. Does not wait for the
- * lock, because after a fork, the child may have a copy of a lock that no thread of it releases. */
+ * lock: after a fork, the child's copy of the lock may be locked, and no thread of the child would
+ * release it. */
 static bool day_take(struct pst_sigv4_day *day, const char *date, const char *region,
 		     unsigned char key[32])
 {
@@ -179,7 +180,7 @@ static void scope_put(const char *date, const char *region, const char *service,
 	pst_text_put_str(out, "/aws4_request");
 }
 
-/* The values that enter a signature besides the request. */
+/* The values that a signature is computed from, besides the request. */
 struct terms {
 	const char *date, *region, *service, *signed_headers, *payload;
 	const unsigned char *key;
@@ -459,7 +460,7 @@ static bool expires_parse(const char *text, size_t len, struct pst_sigv4_claim *
 	return out->expires_s >= 1 && out->expires_s <= PST_SIGV4_EXPIRES_MAX;
 }
 
-/* The parameters of a presigned query that the server understands. */
+/* The parameters of a presigned query that the server evaluates. */
 enum { P_ALGORITHM, P_CREDENTIAL, P_DATE, P_EXPIRES, P_HEADERS, P_SIGNATURE, P_OLD_KEY, P_COUNT };
 static const char *const param_names[P_COUNT] = {
 	[P_ALGORITHM] = "X-Amz-Algorithm",
@@ -490,7 +491,8 @@ static bool params_find(const char *query, char *room, const char *values[P_COUN
 			i++;
 		if (i == P_COUNT)
 			continue;
-		/* The parameter's name and its equals sign make room for the NUL. */
+		/* `room` is long enough for the NULs, because names and equals signs do not stay in
+		 * it. */
 		n = pst_uri_parse(value, value_len, true, room);
 		if (values[i] || n < 0 || strlen(room) != (size_t)n)
 			return false;

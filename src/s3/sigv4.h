@@ -98,7 +98,8 @@ struct pst_sigv4_claim {
 	char date[PST_SIGV4_DATE];
 	time_t time; /* the time of `date` as a number */
 	char region[65];
-	char service[33];   /* "s3", or the request is for another service */
+	/* "s3"; any other value means that the signature is for another service */
+	char service[33];
 	unsigned expires_s; /* validity of a presigned URL, in seconds */
 	char signature[65];
 	/* Names of the signed headers, as the request has them, such as "host;x-amz-date". */
@@ -114,9 +115,9 @@ enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 				      struct pst_sigv4_claim *out);
 
 /* Checks a signature. `secret` is the secret of the claimed access key; NULL if the server does not
- * know this key. `day` is the cache of this secret, or NULL. `region` is the server's region; NULL
- * accepts any. The payload of a presigned request counts as UNSIGNED-PAYLOAD, whatever req->payload
- * says. For all other requests, the caller must compare req->payload with the body. */
+ * have this key. `day` is the cache of this secret's signing key, or NULL. `region` is the server's
+ * region; NULL accepts any. For a presigned request, the function ignores req->payload and uses
+ * UNSIGNED-PAYLOAD. For all other requests, the caller must compare req->payload with the body. */
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
 				       struct pst_sigv4_day *day, const char *region, time_t now);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements token.h. Each kind has a function that parses and one that prints, and a table lists
- * them. The parsers share a cursor, which moves over the text and never beyond its end.
+ * Implements token.h. Each kind of token has a function that parses it and one that prints it, and
+ * the table `kinds` lists these functions. The parsers share a cursor, which moves over the text
+ * and never beyond its end.
  */
 #include "s3/token.h"
 
@@ -14,7 +15,7 @@
 
 #define HIPOBJ_BYTES 44 /* 1 + 4 + 16 + 4 + 8 + 8 + 1 + 2, see hipobj_parse */
 
-/* The rest of the text. */
+/* The part of a token's text that has not been parsed yet. */
 struct cursor {
 	const char *at, *end;
 };
@@ -103,8 +104,8 @@ static bool dc_parse(struct cursor *in, struct pst_token *t)
 	t->dc.has_gid = has_gid;
 	if (in->at == in->end)
 		return true;
-	/* The older form repeats address and length. A window must not be wider than the first
-	 * two fields say, so the repeated ones are not used. */
+	/* An older form of the token appends address and length once more. These copies are
+	 * ignored, because the window must not be longer than the first two fields state. */
 	return take(in, ':') && take_number(in, 16, 16, &again) && take(in, ':') &&
 	       take_number(in, 16, 16, &again);
 }
@@ -140,7 +141,8 @@ static bool hipobj_parse(struct cursor *in, struct pst_token *t)
 	t->hipobj.lid = (uint16_t)little_endian(raw + 42, 2);
 	if (in->at == in->end)
 		return true;
-	/* As with DC_V1, the first fields decide. */
+	/* Some senders append address and length once more. As with DC_V1, these copies are
+	 * ignored. */
 	return take(in, ':') && take_number(in, 1, 16, &again) && take(in, ':') &&
 	       take_number(in, 1, 16, &again);
 }
@@ -190,8 +192,8 @@ static int ofi_print(const struct pst_token *t, char *out, size_t size)
 			(unsigned long long)t->ofi.key);
 }
 
-/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because the server
- * must not ask a resolver on behalf of a client. */
+/* Consumes an address: IPv4, or IPv6 in brackets, as numbers. A name is refused, because a client
+ * must not be able to make the server send DNS queries. */
 static bool take_address(struct cursor *in, struct pst_token_place *place)
 {
 	unsigned char binary[16];
@@ -302,7 +304,9 @@ static int shm_print(const struct pst_token *t, char *out, size_t size)
 
 static const struct {
 	const char *name;
-	bool named; /* the text begins with base:size:name: */
+	/* whether the text begins with base:size:name:, where base and size are those of struct
+	 * pst_token */
+	bool named;
 	bool (*parse)(struct cursor *in, struct pst_token *out);
 	int (*print)(const struct pst_token *token, char *out, size_t size);
 } kinds[PST_TOKEN_KINDS] = {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tokens of S3 over RDMA: the value of the header x-amz-rdma-token, which describes a window of a
- * client's memory. One parser and one printer for all syntaxes. Called by src/wire and by the
- * gateway. A token comes from the network, so the parser reads no byte beyond its end, and accepts
+ * client's memory. One parser and one printer for all syntaxes. Called by src/wire, src/object and
+ * hipobj.c. A token comes from the network, so the parser reads no byte beyond its end, and accepts
  * only what the printer can print. The capability in a token is a secret: it must not get into a
  * message or a log.
  *
@@ -22,9 +22,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PST_TOKEN_MAX 512	  /* maximum length of a token, without its NUL */
-#define PST_TOKEN_CAP 16	  /* length of a capability in bytes */
-#define PST_TOKEN_HOST 16	  /* length of a host's hash in bytes */
+#define PST_TOKEN_MAX 512 /* maximum length of a token, without its NUL */
+#define PST_TOKEN_CAP 16  /* length of a capability in bytes */
+/* length in bytes of the hash that identifies a host in a token of shm1 */
+#define PST_TOKEN_HOST 16
 #define PST_TOKEN_HANDLE_MAX 64	  /* maximum length of a handle of shm1 */
 #define PST_TOKEN_ADDRESS_MAX 45  /* maximum length of an IPv6 address in text */
 #define PST_TOKEN_PROVIDER_MAX 63 /* maximum length of a libfabric provider's name */

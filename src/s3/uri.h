@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Percent-encoding of URIs as S3 needs it: RFC 3986, where letters, digits and "-._~" stay as they
- * are. Called by sigv4.c, by the storage of objects and by the gateway. Keys are arbitrary bytes.
+ * are. Keys are arbitrary bytes. Called by sigv4.c and canonical.c, by src/storage/object*.c,
+ * src/object and the gateway.
  */
 #ifndef PST_S3_URI_H
 #define PST_S3_URI_H
@@ -20,9 +21,9 @@ long pst_uri_parse(const char *text, size_t len, bool plus, char *out);
 
 /*
  * Takes the next parameter of a query. *query is the rest of the query, which the call moves past
- * the parameter. The name and the value are still encoded and end before *name_len and *value_len
- * bytes; a parameter without an equals sign has the value "". Empty parameters are skipped. Returns
- * false at the end of the query.
+ * the parameter. The name and the value are still encoded, have *name_len and *value_len bytes, and
+ * do not end with a NUL. A parameter without an equals sign has the value "". Empty parameters are
+ * skipped. Returns false at the end of the query.
  */
 bool pst_uri_next(const char **query, const char **name, size_t *name_len, const char **value,
 		  size_t *value_len);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks from a device number down to the drives and records each layer. This happens when a storage
- * is opened, in `penstock explain` and in `penstock check`. blockstack_verdict.c decides whether
- * the result is on the allow-list. The walk must never loop on a cycle, go deeper than
- * PST_STACK_DEPTH_MAX, or omit a layer without recording that.
+ * Reads which block devices are below a device number: follows /sys from layer to layer down to the
+ * drives, and records each layer. This happens when a file is opened as a storage, in `penstock
+ * explain` and in `penstock check`. blockstack_verdict.c decides whether the result is on the
+ * allow-list. The walk must never loop on a cycle, go deeper than PST_STACK_DEPTH_MAX, or omit a
+ * layer without recording that.
  */
 #include "storage/blockstack.h"
 
@@ -47,8 +48,8 @@ __attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blocksta
 	va_end(args);
 }
 
-/* Records a layer to visit, unless it is recorded already. `above` is the index of the layer
- * above it, in which the layer's name was found. */
+/* Appends a layer to the list of layers to visit, unless the list contains it already. `above` is
+ * the index of the layer whose /sys entries name it. */
 static void layer_add(struct stack_walk *w, const char *name, int above)
 {
 	struct pst_blockstack *stack = w->stack;
@@ -95,7 +96,7 @@ static uint32_t queue_attribute(struct stack_walk *w, const char *name, const ch
 /*
  * Returns false if the drive's DMA addresses have too few bits for all memory of this machine. In
  * that case the kernel copies through memory at low addresses, unless an IOMMU translates
- * addresses.
+ * addresses. A stack with such a drive is not on the allow-list.
  */
 static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 {
@@ -116,7 +117,8 @@ static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 	return w->memory_bytes + (1LL << 30) <= 1LL << bits;
 }
 
-/* Records the drive of layer `index`. The layer's detail is the drive's transport. */
+/* Records the drive of layer `index`. layer->detail already contains the drive's transport, such as
+ * "pcie". */
 static void drive_add(struct stack_walk *w, int index, const char *controller)
 {
 	struct pst_blockstack *stack = w->stack;
@@ -226,9 +228,9 @@ static void md_visit(struct stack_walk *w, int index)
 }
 
 /*
- * Guesses the kind of an LVM volume, for a process that may not read its table. Every kind except
- * linear and striped is built on hidden LVM volumes, whose uuid is an LVM uuid too. So a volume
- * without a hidden volume below it is linear or striped.
+ * Guesses the kind of an LVM volume in a process that may not read the device-mapper table. Every
+ * kind except linear and striped has hidden LVM volumes below it, whose uuid also begins with
+ * "LVM-". So a volume without a hidden volume below it is linear or striped, and counts as linear.
  */
 static void lvm_guess(struct stack_walk *w, const char *name, const char *own, struct pst_dm *dm)
 {
@@ -238,8 +240,8 @@ static void lvm_guess(struct stack_walk *w, const char *name, const char *own, s
 
 	dm->kind = PST_LAYER_DM_OTHER;
 	snprintf(dm->detail, sizeof(dm->detail), "lvm");
-	/* This is a hidden volume, and the suffix of its uuid names its kind. Only the suffix
-	 * of thin pools is known. */
+	/* A second '-' marks a hidden volume, and the suffix after it names the volume's kind. This
+	 * code recognises only "-tpool", a thin pool. */
 	if (strchr(own + 4, '-')) {
 		if (!strcmp(strrchr(own, '-'), "-tpool"))
 			dm->kind = PST_LAYER_DM_THIN;
@@ -292,8 +294,8 @@ static void dm_visit(struct stack_walk *w, int index)
 
 /* ---- NVMe ------------------------------------------------------------------- */
 
-/* Visits a namespace that one controller leads to, with a /sys path such as
- * ".../nvme/nvme3/nvme3n1". */
+/* Visits an NVMe namespace whose /sys path contains its only controller, such as
+ * ".../nvme/nvme3/nvme3n1", where nvme3 is the controller. */
 static void nvme_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
@@ -317,8 +319,9 @@ static void nvme_visit(struct stack_walk *w, int index)
 }
 
 /*
- * Visits a namespace of native multipath, such as "nvme1n2", which belongs to the subsystem. Its
- * paths are hidden disks "nvme1cCn2", one for each controller C that leads to it.
+ * Visits a namespace of native NVMe multipath, such as "nvme1n2". Several controllers may lead to
+ * it, so its /sys path contains no controller. For each controller C, /sys has a hidden disk
+ * "nvme1cCn2", which becomes a layer below.
  */
 static void nvme_head_visit(struct stack_walk *w, int index)
 {
@@ -423,7 +426,8 @@ static void layer_visit(struct stack_walk *w, int index)
 
 /* ---- the machine --------------------------------------------------------------- */
 
-/* Matches "swiotlb=force" and "swiotlb=65536,force", but not the value "noforce". */
+/* Returns whether the kernel's command line makes all DMA go through copies (swiotlb). Accepts
+ * "swiotlb=force" and "swiotlb=65536,force", but not the value "noforce". */
 static bool cmdline_forces_swiotlb(const char *cmdline)
 {
 	const char *at = cmdline;
@@ -452,8 +456,8 @@ static void machine_read(struct stack_walk *w)
 			w->stack->swiotlb = "swiotlb=force is on the kernel's command line";
 		free(text);
 	}
-	/* In a confidential guest, devices can access only the memory that is shared
-	 * with the host. */
+	/* In a confidential guest, devices can access only memory that is shared with the host. So
+	 * the kernel copies all bytes through such memory. */
 	if (pst_sysfs_exists(&w->fs, "sys/class/misc/tdx_guest") ||
 	    pst_sysfs_exists(&w->fs, "sys/class/misc/sev-guest"))
 		w->stack->swiotlb = "the memory of this guest is encrypted";
@@ -517,8 +521,8 @@ static bool top_device_name(struct stack_walk *w, const struct pst_blockstack_in
 		stack_lose(w->stack, "device %u:%u is not in /sys/dev/block", in->major, in->minor);
 		return false;
 	}
-	/* The device number of a btrfs file is not that of a block device, so take the name from
-	 * the mount's source. */
+	/* The device number of a btrfs file is not that of a block device, so the name is taken
+	 * from the mount table's source, such as "/dev/nvme0n1". */
 	if (w->stack->mount.fs != PST_FS_BTRFS || strncmp(source, "/dev/", 5) ||
 	    strchr(source + 5, '/') || strlen(source + 5) >= len)
 		return false;

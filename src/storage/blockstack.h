@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The block stack: all layers between a file and the drives that hold it, as the kernel shows them
- * in /sys and /proc/self/mountinfo. It is read when a storage is opened, by `penstock explain` and
- * by `penstock check`. The functions of blockstack_verdict.h decide whether it is on the
- * allow-list. The root directory can be set, so that a capture (a copy of another machine's /sys
- * and /proc) is read in the same way.
+ * in /sys and /proc/self/mountinfo. It is read when a file is opened as a storage, by `penstock
+ * explain` and by `penstock check`. The functions of blockstack_verdict.h decide whether all its
+ * layers are on the allow-list for direct transfers. The caller chooses the root directory, so that
+ * a capture (a copy of another machine's /sys and /proc) can be read in the same way.
  *
- * Every list has a maximum length. An item that does not fit, cannot be parsed or cannot be read
- * is recorded as unknown. After a read no descriptor stays open, and the caller has nothing to
- * free.
+ * Every list has a maximum length. An item that does not fit, cannot be parsed or cannot be read is
+ * recorded as unknown. After a read no descriptor stays open, and the caller has nothing to free.
  */
 #ifndef PST_STORAGE_BLOCKSTACK_H
 #define PST_STORAGE_BLOCKSTACK_H
@@ -42,7 +41,9 @@ enum pst_layer_kind {
 	PST_LAYER_MD_OTHER, /* `detail` is the RAID level. */
 	PST_LAYER_BCACHE,
 	PST_LAYER_DRBD,
-	PST_LAYER_LOOP, /* No layer is below this kind or below the kinds after it. */
+	/* PST_LAYER_LOOP and all kinds after it are lowest layers: they have no layer below
+	 * them. */
+	PST_LAYER_LOOP,
 	PST_LAYER_ZRAM,
 	PST_LAYER_BRD,
 	PST_LAYER_NULL_BLK,
@@ -54,14 +55,15 @@ enum pst_layer_kind {
 	PST_LAYER_XEN,
 	PST_LAYER_MMC,
 	PST_LAYER_VIRTIO_BLK,
-	PST_LAYER_SCSI, /* `detail` is the transport, or "" if it is unknown. */
-	PST_LAYER_NVME, /* `detail` is the transport, or "" if it is unknown. */
+	PST_LAYER_SCSI, /* `detail` is the transport, such as "sas"; "" if it is unknown. */
+	PST_LAYER_NVME, /* `detail` is the transport, such as "pcie"; "" if it is unknown. */
 	PST_LAYER_KINDS,
 };
 
 struct pst_layer {
-	char name[32];	 /* Name of the block device, for example "md0". */
-	char detail[24]; /* Detail whose meaning depends on `kind`, for example "sas". */
+	char name[32]; /* Name of the block device, for example "md0". */
+	/* Target, RAID level or transport, depending on `kind`; for example "sas". */
+	char detail[24];
 	enum pst_layer_kind kind;
 	/* Number of layers above this one; 0 if the file system is directly on this layer. */
 	uint8_t depth;
@@ -80,19 +82,20 @@ struct pst_stack_drive {
 	/* 1 if the drive is rotational, 0 if it is not, -1 if that is unknown. */
 	int rotational;
 	uint32_t logical_block; /* Bytes of a logical block; 0 if that is unknown. */
-	/* Alignment of memory addresses in bytes; 0 if the kernel does not report it. */
+	/* Alignment that the drive's DMA needs for memory addresses, in bytes; 0 if the kernel does
+	 * not report it. */
 	uint32_t dma_align;
 };
 
 struct pst_blockstack {
 	/* The file's mount; for a block device, its fs is PST_FS_RAW_BLOCK. */
 	struct pst_mount mount;
-	bool mounted; /* Whether the mount was found, so that its options are known. */
+	bool mounted; /* False if the mount was not found; its options are then unknown. */
 	/* False if the stack could not be read completely, or is too deep or too large; `lost`
 	 * has the reason. */
 	bool complete;
-	/* Reason (a static text) why this kernel copies all bytes that drives move; NULL if it
-	 * does not copy them. */
+	/* Reason (a static text) why this kernel copies all bytes of the drives through other
+	 * memory; NULL if it does not. */
 	const char *swiotlb;
 	/* True if an RDMA device is implemented in software, or if no RDMA device is
 	 * implemented in hardware. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Judges a block stack by the allow-list of file systems and layers for which O_DIRECT means that a
- * drive's DMA engine moves the bytes. For every other stack it gives a sentence with the reason.
- * Storage file, `penstock explain` and `penstock check` call it. The functions have no side
- * effects. A layer that is unknown or not in the tables below must never pass.
+ * Judges a block stack: the file system and the block devices below a file. The allow-list in this
+ * file names those for which O_DIRECT means that a drive's DMA engine moves the bytes. For every
+ * other stack it gives a sentence with the reason. file_facts.c, `penstock explain` and `penstock
+ * check` call it. The functions have no side effects. A layer that is unknown or not in the tables
+ * below must never pass.
  */
 #include <linux/fs.h>
 #include <linux/stat.h>
@@ -15,8 +16,8 @@
 
 /* ---- the lists -------------------------------------------------------------- */
 
-/* For each file system, the reason why it is not on the allow-list. NULL means that it is on the
- * list, provided that its mount options pass, too. */
+/* The allow-list of file systems for direct transfers. Each entry is the reason why the file system
+ * is not allowed, or NULL if it is allowed, provided that its mount options pass, too. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,
@@ -212,8 +213,8 @@ bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, siz
 
 	if (why && why_len)
 		why[0] = '\0';
-	/* If a known layer fails, report this layer, rather than an unknown layer or an
-	 * incomplete stack. */
+	/* A known layer that fails is a better reason than an unknown layer or an incomplete stack,
+	 * so the known layers are checked first. */
 	if (!mount_ok(stack, why, why_len))
 		return false;
 	for (i = 0; i < stack->layer_count; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the table of a device from the device mapper, or from a file that was copied from another
- * machine, and reduces it to one kind of layer. blockstack.c calls it. It must never report a
- * plain kind (linear, striped or RAID) if one line of the table is of another kind, and must never
- * change a table.
+ * Reads the mapping table of a device-mapper device, from the kernel or from a file that was copied
+ * from another machine. Derives from all lines of the table one kind of layer for blockstack.c. It
+ * must never report a plain kind (linear, striped or RAID) if one line of the table is of another
+ * kind. It must never change a table.
  */
 #include "storage/dmtable.h"
 
@@ -34,7 +34,7 @@ static bool kind_is_plain(enum pst_layer_kind kind)
 	       kind == PST_LAYER_RAID10;
 }
 
-/* Returns the kind of target "raid", which uses the code of md. Its first parameter is the RAID
+/* Returns the kind of layer for a target "raid". The first word of its parameters is the RAID
  * level. */
 static enum pst_layer_kind raid_kind(const char *params)
 {
@@ -52,7 +52,7 @@ static enum pst_layer_kind raid_kind(const char *params)
 	return PST_LAYER_DM_OTHER;
 }
 
-/* Combines one line of a table with the kind that was derived from the lines before it. */
+/* Combines the kind of one line of a table with the kind that the lines before it have given. */
 static void dm_add_line(struct pst_dm *dm, const char *target, const char *params)
 {
 	enum pst_layer_kind kind = PST_LAYER_DM_OTHER;
@@ -104,8 +104,8 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 	return 0;
 }
 
-/* The answer contains head.target_count target specs. Each spec's member `next` is the offset
- * of the next spec, counted from the first spec. */
+/* Parses the kernel's answer to DM_TABLE_STATUS. It contains head.target_count target specs. Each
+ * spec's member `next` is the offset of the next spec, counted from the first spec. */
 int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 {
 	struct pst_dm dm = {0};
@@ -158,7 +158,7 @@ static int dm_query(uint32_t major, uint32_t minor, struct pst_dm *out)
 	head->version[0] = DM_VERSION_MAJOR;
 	head->data_size = TABLE_BYTES;
 	head->data_start = sizeof(*head);
-	/* Without DM_NOFLUSH_FLAG this query would make a thin pool commit. */
+	/* Without DM_NOFLUSH_FLAG, this query would make a thin pool write its metadata to disk. */
 	head->flags = DM_STATUS_TABLE_FLAG | DM_NOFLUSH_FLAG;
 	head->dev = makedev(major, minor);
 	ret = ioctl(fd, DM_TABLE_STATUS, head) < 0 ? -errno
@@ -200,7 +200,8 @@ void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
 	else if (!strncmp(uuid, "mpath-", 6))
 		out->kind = PST_LAYER_DM_MULTIPATH;
 	else if (digits && uuid[4 + digits] == '-')
-		/* The program kpartx made this device; such a device is a partition. */
+		/* A uuid "partN-..." is that of a partition, which the program kpartx has
+		 * mapped. */
 		out->kind = PST_LAYER_LINEAR;
 	else
 		snprintf(out->detail, sizeof(out->detail), "%.*s",

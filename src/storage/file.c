@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage file: regular files, block devices and descriptors of the caller. This file moves the
- * bytes: it turns each transfer (struct pst_io) into calls of the lane's engine until the transfer
- * is complete. file_open.c opens files, file_facts.c finds their facts. It must never change the
- * flags of a caller's descriptor.
+ * Implements the storage named "file": regular files, block devices and descriptors of the caller.
+ * This file moves the bytes: it makes system calls for each transfer (struct pst_io) until the
+ * transfer is complete. Usually the engine of the transfer's worker thread (its "lane") makes them,
+ * such as io_uring. file_open.c opens files, and file_facts.c finds their properties. This file
+ * must never change the flags of a caller's descriptor.
  */
 #include "storage/file.h"
 
@@ -20,8 +21,8 @@
 #include "storage/file_state.h"
 #include "storage/file_sync.h"
 
-/* A system call that was interrupted is repeated at once. A call that would block is
- * repeated after a pause of RETRY_PAUSE_NS. After RETRIES_MAX repeats without progress the
+/* A system call that a signal interrupted is repeated at once. A call that failed with EAGAIN is
+ * repeated after RETRY_PAUSE_NS nanoseconds. After RETRIES_MAX repeats without progress the
  * transfer fails. */
 #define RETRIES_MAX 200
 #define RETRY_PAUSE_NS 1000000
@@ -50,7 +51,8 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	/* The gate never makes a read wait, so a read skips the call. */
+	/* `held`: the gate (file_gate.c) counts this transfer as a write in flight. It never counts
+	 * a read. */
 	if (pst_file_io(io)->held)
 		pst_gate_leave(io);
 	io->done(io);
@@ -68,8 +70,8 @@ static void io_fail(struct pst_io *io, int code)
 	io_end(io, io->err.code);
 }
 
-/* Raises the file's written_end to `end_at` if written_end is lower. `end_at` must not lie
- * beyond the bytes that calls have written. */
+/* Raises file->written_end to `end_at` if it is lower. The caller guarantees that all bytes before
+ * `end_at` of this write are written. */
 static void written_end_raise(struct pst_file *file, uint64_t end_at)
 {
 	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
@@ -78,8 +80,8 @@ static void written_end_raise(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-/* Prepares the repeat of a system call that moved nothing. If the call was already repeated too
- * often, fails the transfer and returns false. */
+/* Prepares the repeat of a system call that failed with `code` and moved nothing. If the call was
+ * already repeated RETRIES_MAX times, fails the transfer and returns false. */
 static bool io_retry(struct pst_io *io, int code)
 {
 	const struct timespec pause = {0, RETRY_PAUSE_NS};
@@ -90,16 +92,16 @@ static bool io_retry(struct pst_io *io, int code)
 	}
 	if (code != -EAGAIN)
 		return true;
-	/* If a descriptor has O_NONBLOCK, io_uring returns EAGAIN where a plain call would
-	 * wait. So make a plain call for the repeat. */
+	/* On a descriptor with O_NONBLOCK, io_uring returns EAGAIN where a plain system call would
+	 * wait. So this thread makes a plain call (PST_IO_NOW) for the repeat. */
 	if (io->flags & PST_IO_NOW)
 		nanosleep(&pause, NULL);
 	io->flags |= PST_IO_NOW;
 	return true;
 }
 
-/* Handles a direct write whose calls are complete. Returns true if the write must be repeated
- * from its start. */
+/* Handles an O_DIRECT write after all its system calls. If the kernel has reported a write-back
+ * error meanwhile, returns true, and the caller repeats the write from its start. */
 static bool write_recheck(struct pst_io *io)
 {
 	struct iovec *one = &io->one;
@@ -145,11 +147,12 @@ static bool call_take_result(struct pst_io *io)
 	pst_file_io(io)->tries = 0;
 	if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
-			/* Unlike a read of 0 bytes, a write of 0 bytes does not mean the end of
+			/* A write of 0 bytes is an error. Only for a read, 0 bytes mean the end of
 			 * the file. */
 			io_fail(io, -EIO);
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
-			/* An unplugged drive returns 0 bytes for every read. */
+			/* A read of a block device returns 0 bytes before the device's end only if
+			 * the drive was unplugged. */
 			io_fail(io, -ENODEV);
 		else
 			io_end(io, (int64_t)so_far);
@@ -158,8 +161,8 @@ static bool call_take_result(struct pst_io *io)
 	so_far += (uint64_t)n;
 	if (io->op == PST_IO_DRAIN)
 		written_end_raise(file, io->off + so_far);
-	/* An O_DIRECT read whose result is not a multiple of the alignment has reached the end
-	 * of the file. */
+	/* The end of the file is reached if an O_DIRECT read returns a number of bytes that is not
+	 * a multiple of the alignment. */
 	if (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
 				  (uint64_t)n % facts->off_align)) {
 		if (io->op == PST_IO_DRAIN && (io->flags & PST_IO_DIRECT))
@@ -172,8 +175,8 @@ static bool call_take_result(struct pst_io *io)
 	return true;
 }
 
-/* Submits the rest of the transfer to the lane's engine. If the flag PST_IO_NOW is set, makes the
- * system calls on this thread instead. */
+/* Submits the rest of the transfer to the engine of the transfer's lane (its worker thread). If the
+ * flag PST_IO_NOW is set, makes the system calls on this thread instead. */
 static int io_carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
@@ -189,7 +192,7 @@ static int io_carry(struct pst_io *io)
 			return lane->engine_ops->submit(lane->engine, call);
 		}
 		call->engine_why = PENSTOCK_WHY_NONE;
-		/* Reports then name engine "threads" for a call that this thread made. */
+		/* Statistics count a call that this thread made as a call of engine "threads". */
 		call->engine = "threads";
 		call->result = pst_call_now(call);
 	} while (call_take_result(io));
@@ -197,7 +200,7 @@ static int io_carry(struct pst_io *io)
 }
 
 /* Moves the rest of a transfer that has started. If the engine is full, makes the system calls on
- * this thread, because the path will not submit the transfer again. */
+ * this thread, because the code that submitted the transfer does so only once. */
 static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);
@@ -219,8 +222,8 @@ static void call_done(struct pst_call *call)
 		io_continue(io);
 }
 
-/* Starts a write that had to wait at the gate (file_gate.c). The gate calls this function as soon
- * as the write may start. */
+/* Continues a write that had to wait, because a write of the other kind (direct or cached) to the
+ * same range was in flight. file_gate.c calls this function as soon as the write may start. */
 static void write_admitted(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;
@@ -279,7 +282,7 @@ static int file_sync(struct pst_io *io)
 	return ret;
 }
 
-/* Returns whether the URL is a plain path or starts with "file://". */
+/* Returns whether the URL belongs to storage "file": a plain path, or a URL with "file://". */
 static bool file_match(const char *url)
 {
 	return !strncmp(url, "file://", 7) || !strstr(url, ":") || url[0] == '/' || url[0] == '.';
@@ -306,9 +309,8 @@ static uint64_t pages_in_range(uint64_t off, uint64_t end)
 	return end > off ? (end + page - 1) / page - off / page : 0;
 }
 
-/* Returns the number of pages of the range that exist in the file. A program with a large
- * buffer may request more bytes than the file has. Pages beyond the file's end must not count
- * as uncached. */
+/* Returns the number of pages of the range that exist in the file. A program may request more bytes
+ * than the file has, and pages behind the file's end must not count as "not in the page cache". */
 static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
 {
 	const struct pst_file *file = st->priv;
@@ -318,12 +320,14 @@ static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, u
 	if (end <= st->facts.length)
 		return pages_in_range(off, end);
 	if (!file->is_block)
-		/* The file may have grown since it was opened. */
+		/* A regular file may have grown since it was opened, so its length is read
+		 * again. */
 		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size;
 	return pages_in_range(off, end < length ? end : length);
 }
 
-/* Asks the kernel by cachestat(2) how much of the range is in the page cache. */
+/* Returns how much of the range is in the page cache, as cachestat(2) reports it. If cachestat does
+ * not work, stores the reason in *why. */
 static enum pst_residency file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
 					 enum penstock_why *why)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of storage file: regular files, block devices and the caller's descriptors. */
+/* The function table of the storage named "file": regular files, block devices and the caller's
+ * descriptors. */
 #ifndef PST_STORAGE_FILE_H
 #define PST_STORAGE_FILE_H
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the facts of an open file: the alignment of O_DIRECT, whether O_DIRECT reaches a drive,
- * whether the block stack is on the allow-list, and which extents are written. file.c and
- * file_open.c call it. All facts are read once, at open, except the written extents and the stamp.
+ * Determines the properties ("facts") of an open file: the alignment of O_DIRECT, whether O_DIRECT
+ * reaches a drive, whether the block stack is on the allow-list, and which extents are written.
+ * file.c and file_open.c call it. All facts are determined once, at open, except the written
+ * extents and the stamp, a number that changes when the file is written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,9 +28,10 @@
 #include "storage/file_facts.h"
 #include "storage/file_state.h"
 
-/* Preferred number of bytes of one system call. Shorter calls would mean more calls. With
- * longer calls, fewer are in flight, and a drive's queue runs short. Measured on virtio with 16
- * MiB in flight: 512 KiB 5.0 GB/s, 1 MiB 5.4 GB/s, 2 MiB 4.6 GB/s. */
+/* Preferred number of bytes of one system call. Shorter calls cost more calls for the same bytes.
+ * With longer calls, fewer fit into the bytes that may be in flight, and a drive's queue runs
+ * short. Measured on a virtio drive with 16 MiB in flight: 5.0 GB/s with calls of 512 KiB, 5.4 GB/s
+ * with 1 MiB, 4.6 GB/s with 2 MiB. */
 #define CALL_BYTES (1u << 20)
 #ifndef STATX_MNT_ID
 #define STATX_MNT_ID 0x00001000u /* In Linux since 5.8. */
@@ -57,7 +59,7 @@ struct statx_abi {
 };
 _Static_assert(sizeof(struct statx_abi) == 256, "struct statx is 256 bytes");
 
-/* Assumed alignment if the kernel reports none; no drive sold today needs more. */
+/* Alignment in bytes for O_DIRECT if the kernel reports none; no drive sold today needs more. */
 #define ALIGN_UNKNOWN 4096u
 
 /* Sets the alignment of O_DIRECT from statx if the kernel reports it, else to ALIGN_UNKNOWN.
@@ -77,8 +79,8 @@ static bool dio_align_get(const struct statx_abi *stx, struct pst_storage_facts 
 	return true;
 }
 
-/* Opens the file by its name, for systems without /proc. Fails if another file has this name
- * meanwhile. */
+/* Opens the file a second time by its name, for systems without /proc. Fails if the name belongs to
+ * another file by now. */
 static int direct_open_by_name(const struct pst_file *file, int flags)
 {
 	const char *name = file->temp ? file->temp : file->absolute ? file->absolute : file->path;
@@ -114,9 +116,9 @@ static int direct_open(struct pst_file *file, struct pst_storage_facts *facts)
 	return fd;
 }
 
-/* Handles a caller's descriptor that is O_DIRECT and could not be reopened. No transfer on it
- * can use the page cache. So a read covers all blocks that hold wanted bytes, and a write that is
- * not whole blocks is refused. */
+/* Handles a caller's descriptor that has O_DIRECT and could not be reopened without it. Transfers
+ * on it cannot use the page cache. So a read must cover all blocks that contain wanted bytes, and a
+ * write of incomplete blocks is refused. */
 static void borrowed_check(struct penstock_storage *st)
 {
 	struct pst_file *file = st->priv;
@@ -126,8 +128,8 @@ static void borrowed_check(struct penstock_storage *st)
 		st->facts.edge_align = st->facts.off_align;
 }
 
-/* Returns true if the files of this mount are in memory. O_DIRECT succeeds there, but the CPU
- * copies. */
+/* Returns true if the file system keeps its files in memory only. There O_DIRECT succeeds, although
+ * no drive moves the bytes: the CPU copies them. */
 static bool mount_is_memory(const struct pst_mount *mount)
 {
 	return mount->fs == PST_FS_TMPFS || mount->fs == PST_FS_RAMFS ||
@@ -144,8 +146,9 @@ static bool kernel_has(unsigned major_min, unsigned minor_min)
 	return major > major_min || (major == major_min && minor >= minor_min);
 }
 
-/* Returns true if the file system keeps large files in large folios, which depends on the
- * kernel's version. Registering or mapping a page then takes a fraction of the time. */
+/* Returns true if the page cache of the file system uses large folios (runs of many pages), which
+ * depends on the kernel's version. Registering or mapping such pages takes a fraction of the
+ * time. */
 static bool fs_has_large_folios(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 && kernel_has(6, 16)) || (fs == PST_FS_XFS && kernel_has(5, 18));
@@ -159,10 +162,10 @@ static bool fs_tells_loss(enum pst_fs fs)
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
 }
 
-/* Block stacks that were read in the last RECENT_NS. They are kept because some programs open a
- * file for each operation, and reading a stack takes about 90 system calls. The stack below a
- * mount does not change in so short a time. Besides, a file that stays open uses the stack that
- * was read at its open for much longer. */
+/* Block stacks that were read in the last RECENT_NS nanoseconds. They are kept because some
+ * programs open a file for each operation, and reading a stack takes about 90 system calls. The
+ * stack below a mount does not change in one second. Besides, a file that stays open uses the stack
+ * that was read at its open for much longer. */
 #define RECENT_MAX 4u
 #define RECENT_NS 1000000000u
 
@@ -274,7 +277,7 @@ static int facts_find(struct penstock_storage *st, const char *root, struct pst_
 	pst_blockstack_text(stack, facts->text, sizeof(facts->text));
 	file->overlay = stack->mount.fs == PST_FS_OVERLAY;
 	facts->mapped_quick = fs_has_large_folios(stack->mount.fs);
-	/* Never set for a caller's descriptor: the kernel reports a loss once to each
+	/* False for a caller's descriptor: the kernel reports a loss of data only once to each
 	 * descriptor, and the caller may already have received that report. */
 	file->tells_loss = !file->is_block && !file->fd_borrowed && fs_tells_loss(stack->mount.fs);
 	facts->listed =
@@ -358,9 +361,9 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 	}
 }
 
-/* Minimum age in ns at which a modification time is trusted. File times are as coarse as the
- * kernel's tick, and a direct write sets the time when it starts. So while a modification time
- * is younger than this, another write may leave it unchanged. */
+/* Minimum age in ns of a modification time that pst_file_stamp relies on. File times are only as
+ * fine as the kernel's tick, and a direct write sets the time when it starts. So a second write may
+ * leave a younger modification time unchanged. */
 #define SETTLED_NS 100000000
 
 uint64_t pst_file_stamp(struct penstock_storage *st)

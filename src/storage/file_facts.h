@@ -6,12 +6,13 @@
 #include "core/ops.h"
 
 /*
- * Fills st->facts of an open file and opens the file's O_DIRECT descriptor. `root` is a directory
- * with a copy of another machine's /sys and /proc, or "" for this machine. Returns 0 or -errno.
+ * Fills st->facts (the properties of an open file) and opens the file's O_DIRECT descriptor. `root`
+ * is a directory with a copy of another machine's /sys and /proc, or "" for this machine. Returns 0
+ * or -errno.
  */
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err);
-/* Finds by FIEMAP the first written extent at or after *off, and sets *off and *len to it.
- * Returns 0, or -ENODATA if there is no such extent. */
+/* Returns in *off and *len the first written extent at or after *off, which the ioctl FIEMAP
+ * reports. Returns 0, or -ENODATA if there is no such extent. */
 int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
 /* Returns a number that identifies the state of the file: if extents may have been written
  * between two calls, the numbers differ. */

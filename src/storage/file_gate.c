@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate: at any time, all writes of this process to one place of a file go by O_DIRECT, or all
- * go through the page cache. A place is an aligned range of PLACE_PAGES pages (2 MiB on x86).
- * Writes of the other kind wait, whichever request, queue, handle or device they come from.
+ * The gate keeps two kinds of writes apart: O_DIRECT writes, and writes through the page cache. It
+ * divides a file into places, aligned ranges of PLACE_PAGES pages (2 MiB on x86). At any time, all
+ * writes of this process to one place are of one kind. Writes of the other kind wait, whichever
+ * request, queue, handle or device they come from.
  *
- * The reason is a rule of the kernel: when a direct write completes, the kernel drops from the
- * page cache what readers have cached there during the write. It drops whole folios, and a folio
- * may be as long as a place. The kernel cannot drop a folio if another part of it is dirty. It
- * then keeps old bytes in the cache and marks the file: the next fsync of every descriptor returns
- * EIO although the drive is healthy (mm/filemap.c, kiocb_invalidate_post_direct_write).
+ * The reason is a rule of the kernel. When a direct write completes, the kernel drops from the page
+ * cache what readers have cached there during the write. It drops whole folios (runs of pages), and
+ * a folio may be as long as a place. The kernel cannot drop a folio if another part of it is dirty.
+ * It then keeps old bytes in the cache and marks the file: the next fsync of every descriptor
+ * returns EIO although the drive is healthy (mm/filemap.c, kiocb_invalidate_post_direct_write).
  *
- * file.c asks the gate before each write. The gate takes a lock only while a write waits. It must
- * never make a write wait for a write of an inline lane, because nothing forces that lane's owner
- * to call the library again. So writes of inline lanes pass without being counted.
+ * file.c calls pst_gate_enter before each write. The gate takes a lock only while a write waits. It
+ * must never make a write wait for a write of an inline lane, which makes progress only when a
+ * thread of the application calls the library. Nothing forces that thread to call again. So the
+ * gate does not count writes of inline lanes, and they never wait.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,12 +26,13 @@
 #include "core/lane/lane.h"
 #include "storage/file_gate.h"
 
-/* Number of pages of the longest folio: order 9 with pages of 4 KiB. That is the largest folio
- * of the page cache on x86, and larger than the folios of ext4 on other machines. A folio starts at
- * a multiple of its length. */
+/* Pages of a place, which are as many as the longest folio has: order 9 with pages of 4 KiB. That
+ * is the largest folio of the page cache on x86, and larger than the folios of ext4 on other
+ * machines. A folio starts at a multiple of its length, so it never extends over two places. */
 #define PLACE_PAGES 512u
-/* Number of counters. Each place has one of them, by hash. Two places may share a counter by
- * chance; then writes to these places wait for each other briefly. */
+/* Number of counters of writes in flight. A hash assigns a counter to each place. If two places
+ * share a counter by chance, direct and cached writes to these places wait for each other
+ * briefly. */
 #define COUNTS 1024u
 
 #define DIRECT 0u
@@ -42,8 +45,9 @@ static _Atomic uint64_t counts[COUNTS];
 /* Protects the variables below. No other lock is taken under it. */
 static pthread_mutex_t waiters_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_io *waiters, **waiters_end = &waiters; /* Waiting writes, oldest first. */
-/* Each call of waiters_admit is a round, and admit_round is its number. For each kind of write
- * and each counter, waits_in_round has the last round in which such a write had to wait. */
+/* A call of waiters_admit checks all waiting writes once, and admit_round is the number of the
+ * call. waits_in_round has, for each kind of write and each counter, the number of the last call in
+ * which such a write had to wait. */
 static uint32_t admit_round, waits_in_round[2][COUNTS];
 static _Atomic unsigned waiting;
 
@@ -112,8 +116,9 @@ static void places_leave(const struct write_places *p, uint64_t end)
 					  memory_order_seq_cst);
 }
 
-/* Tries to count the write in the counters of all places that it touches. Returns true if it is
- * counted. If a write of the other kind is in flight there, returns false and counts it nowhere. */
+/* Adds the write to the counters of all places that it touches, and returns true. If one of the
+ * counters has a write of the other kind (direct or cached) in flight, adds it to none, and returns
+ * false. */
 static bool places_enter(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++) {
@@ -130,7 +135,8 @@ static bool places_enter(const struct write_places *p)
 
 /* ---- writes that wait ---- */
 
-/* Returns true if an older write of the other kind waits for one of these places. */
+/* Returns true if an older write of the other kind (direct or cached) waits for one of these
+ * places. Then a newer write must not overtake it. */
 static bool places_are_queued_for(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++)
@@ -139,15 +145,15 @@ static bool places_are_queued_for(const struct write_places *p)
 	return false;
 }
 
-/* Starts each waiting write that may start, on the write's own lane. `self` is NULL or the
- * calling thread's write. That write is not started here; the function returns true if it may
- * start. The caller holds the lock. */
+/* Continues each waiting write that may start, on the write's own lane (worker thread). `self` is
+ * NULL or the calling thread's write. That write is not continued here. Instead the function
+ * returns true if it may start. The caller holds waiters_lock. */
 static bool waiters_admit(const struct pst_io *self)
 {
 	struct pst_io **link = &waiters, *io;
 	bool may = false;
 
-	/* The round number has wrapped around to 0, so forget all earlier rounds. */
+	/* The number has wrapped around to 0, so the numbers of all earlier calls are cleared. */
 	if (!++admit_round) {
 		memset(waits_in_round, 0, sizeof(waits_in_round));
 		admit_round = 1;
@@ -179,8 +185,9 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	struct write_places p = places_of(io);
 	bool may;
 
-	/* The gate does not count the writes of an inline lane. Other writes would wait for
-	 * such a write, and it continues only when the lane's owner calls the library again. */
+	/* The gate does not count the writes of an inline lane, which has no thread of its own. If
+	 * other writes waited for such a write, they might wait forever: it continues only when the
+	 * application calls the library again. */
 	if (io->lane->kind == PST_LANE_INLINE)
 		return true;
 	own->held = true;
@@ -192,8 +199,8 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	pthread_mutex_lock(&waiters_lock);
 	*waiters_end = io;
 	waiters_end = &io->next;
-	/* Raise `waiting` before checking the places. A write that leaves one of the places
-	 * after this check then finds `waiting` raised, and takes the lock to start this write. */
+	/* `waiting` must be raised before waiters_admit checks the places. Then a write that leaves
+	 * one of the places after that check reads the raised value, and starts this write. */
 	atomic_fetch_add_explicit(&waiting, 1, memory_order_seq_cst);
 	may = waiters_admit(io);
 	pthread_mutex_unlock(&waiters_lock);

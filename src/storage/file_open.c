@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens, creates, commits and aborts files. A file that replaces another is written without a name
- * (O_TMPFILE) or, if the file system has no such files, under a temporary name in the same
- * directory. It gets the final name at commit. So no reader ever sees a partial file, and if the
- * process is killed the old file is still there. Called through storage file's table.
+ * Opens, creates, commits and aborts files, for the storage named "file". A file that replaces
+ * another is written without a name (O_TMPFILE) or, if the file system has no such files, under a
+ * temporary name in the same directory. It gets the final name at commit. So no other process ever
+ * sees a partial file, and if the process is killed the old file is still there. The function table
+ * in file.c points to these functions.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -168,7 +169,7 @@ static int directory_open(const struct pst_file *file, int flags)
 }
 
 /* Maximum number of bytes of the file's name that the temporary name repeats. The temporary name
- * has a suffix, and a name has at most 255 bytes. */
+ * also has a suffix, and must stay within the 255 bytes that Linux permits. */
 #define TEMP_NAME 200
 
 static int temp_name_make(struct pst_file *file, struct pst_err *err)
@@ -185,7 +186,8 @@ static int temp_name_make(struct pst_file *file, struct pst_err *err)
 	return 0;
 }
 
-/* Returns true if the link points to an open descriptor of a process, as /dev/stdout does. */
+/* Returns true if the link's target is in /proc, like that of /dev/stdout. Such a link leads to an
+ * open descriptor of a process. */
 static bool links_to_descriptor(const char *path)
 {
 	char to[6] = "";
@@ -225,7 +227,8 @@ static int target_check(const char *path, bool follow, struct stat *old, struct 
 	return 0;
 }
 
-/* Makes the path by which linkat(2) gives a nameless file a name. */
+/* Builds the path "/proc/self/fd/N" of the nameless file. linkat(2) needs it to give the file a
+ * name. */
 static void nameless_path(const struct pst_file *file, char *path, size_t len)
 {
 	snprintf(path, len, "/proc/self/fd/%d", file->fd);
@@ -278,15 +281,15 @@ static int temp_create(struct pst_file *file, const struct penstock_storage_opts
 		return path_fail(err, errno, "cannot create a file in the folder of", file->path);
 	file->created = file->replace = true;
 	if (!file->keeps_owner && !fstat(file->fd, &stat))
-		/* The new file's mode has only the permissions that the umask allows; keep only
-		 * these. */
+		/* Removes from the final permissions what the umask forbids. The kernel has applied
+		 * the umask to the new file's mode. */
 		file->mode &= stat.st_mode;
 	return 0;
 }
 
-/* Sets owner, group and permissions as far as the process may. If the process cannot set the
- * group, the file's actual group gets only the permissions that all other users have. Errors
- * are ignored: a file system without permissions refuses these calls, and nothing is lost. */
+/* Sets owner, group and permissions as far as the process may. If the process cannot set the group,
+ * the file keeps another group, which gets only the permissions that all other users have. Errors
+ * are ignored, because a file system without permissions refuses these calls. */
 static void permissions_set(const struct pst_file *file)
 {
 	unsigned mode = file->mode;
@@ -314,7 +317,9 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 	    (stat(file->path, &there) || !S_ISBLK(there.st_mode)))
 		return temp_create(file, opts, err);
 	if (opts->flags & PENSTOCK_O_CREATE) {
-		/* Without the descriptor, the file is removed by its path. */
+		/* With the directory's descriptor, the file can be removed even if the directory
+		 * was renamed. If the directory cannot be opened, the file is removed by its
+		 * path. */
 		file->dir = directory_open(file, O_PATH);
 		file->fd = path_open(file->path, flags | O_CREAT | O_EXCL, mode, err);
 		if (file->fd >= 0)
@@ -327,9 +332,8 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 	return file->fd < 0 ? file->fd : 0;
 }
 
-/* Duplicates a caller's descriptor that could not be reopened, and uses the duplicate. The reason
- * is that the caller may close its own descriptor, and its number may then belong to another
- * file. */
+/* Uses a duplicate of a caller's descriptor that could not be reopened. The caller may close its
+ * own descriptor, and the number of that may then belong to another file. */
 static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file, int fd, int flags,
 			     struct pst_err *err)
 {
@@ -352,9 +356,9 @@ static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file,
 	return 0;
 }
 
-/* Reopens the file of the caller's descriptor, so that the caller's descriptor keeps its flags.
- * The new descriptor also has O_SYNC or O_DSYNC if the caller's has it, because the caller expects
- * its writes to be durable. */
+/* Opens the file of the caller's descriptor a second time, so that the library can use other flags
+ * without changing the caller's. The new descriptor gets O_SYNC or O_DSYNC if the caller's has it,
+ * because the caller expects its writes to be durable. */
 static int file_reopen(struct penstock_storage *st, struct pst_file *file, int fd,
 		       const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -433,7 +437,7 @@ static int created_remove(const struct pst_file *file, struct pst_err *err)
 	struct stat there, ours;
 
 	if (!file->created || file->committed || file->nameless)
-		return 0; /* The kernel frees a file without a name. */
+		return 0; /* the kernel frees a nameless file when it is closed */
 	/* Another process may have given this name to a different file since then, which must
 	 * not be removed. */
 	if (!fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) && !fstat(file->fd, &ours) &&
@@ -509,9 +513,9 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 	return ret;
 }
 
-/* Truncates a created file to its exact length. The file may be longer, because more bytes were
- * reserved or because its last block was padded. If the caller created the file without a
- * length, the file ends after the last written byte. */
+/* Truncates a created file to the length that the caller gave at its creation. The file may be
+ * longer, because more bytes were reserved or because its last block was padded. If the caller gave
+ * no length, does nothing. */
 static int length_truncate(struct pst_file *file, uint64_t length, struct pst_err *err)
 {
 	struct stat stat;
@@ -555,8 +559,9 @@ static int directory_check(const struct pst_file *file, struct pst_err *err)
 		    : 0;
 }
 
-/* Gives the finished file its final name. A file without a name gets the final name at once, unless
- * the name is in use: only rename(2) can replace a file. */
+/* Gives the finished file its final name. For a nameless file, linkat(2) does that in one step,
+ * unless the name is in use. Then the file first gets a temporary name, because only rename(2) can
+ * replace a file. */
 static int final_name_give(struct pst_file *file, struct pst_err *err)
 {
 	const char *base = base_name(file);
@@ -601,8 +606,8 @@ int pst_file_commit(struct penstock_storage *st, const struct penstock_end_opts 
 	if (ret)
 		return ret;
 	file->committed = true;
-	/* From this point on, other processes may use the file under its name. So no later write
-	 * may pad its last block. */
+	/* After the commit, other processes may write to the file under its name. So no later write
+	 * of the library may pad the file's last block. */
 	st->facts.growing = false;
 	return 0;
 }
@@ -613,13 +618,13 @@ int pst_file_abort(struct penstock_storage *st, const struct penstock_end_opts *
 	struct pst_file *file = st->priv;
 	int ret = created_remove(file, err);
 
-	(void)opts; /* no server is waited for */
+	(void)opts; /* unused: they limit the wait for a server, and a file has none */
 
 	if (ret)
 		return ret;
 	file->aborted |= file->created && !file->committed;
-	/* The file is gone. Mark it as committed, so that close does not remove a file of this
-	 * name. */
+	/* The file has been removed. `committed` keeps pst_file_close from removing another file
+	 * that has the same name by then. */
 	file->committed = true;
 	return 0;
 }
@@ -632,7 +637,8 @@ void pst_file_close(struct penstock_storage *st)
 
 	if (file->replace)
 		created_remove_logged(file);
-	/* Removes the reserved or padded bytes after the last byte. */
+	/* If the file replaces no other one, removes the reserved or padded bytes after its last
+	 * written byte. */
 	else if (length_truncate(file, end < file->length ? end : file->length, &err))
 		pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	file_free(file);

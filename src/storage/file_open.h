@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of storage file's table that open, close, commit and abort files, or return
+/* The functions that open, close, commit and abort files of the storage named "file", or return
  * their length. core/ops.h has their contracts. */
 #ifndef PST_STORAGE_FILE_OPEN_H
 #define PST_STORAGE_FILE_OPEN_H

@@ -20,11 +20,11 @@ struct pst_file {
 	bool fd_borrowed;
 	/* Whether fd has O_APPEND, so that every write goes to the end of the file. */
 	bool appends;
-	bool created; /* Whether this open created the file. Abort then removes the file. */
+	bool created; /* Whether the open created the file, so that an abort removes it. */
 	bool replace; /* Whether the file has a temporary name until commit. */
 	bool renamed; /* Whether the file has been renamed to its final name. */
 	bool committed;
-	bool aborted; /* Whether the file was aborted. Commit then fails. */
+	bool aborted; /* Whether the file was aborted, so that a commit fails. */
 	/* Length that the caller gave when it created the file; 0 if the caller gave none. */
 	uint64_t length;
 	/* Offset after the last byte that was written, including padding. */
@@ -34,12 +34,13 @@ struct pst_file {
 	char *path; /* Path that the caller gave; NULL if the caller gave a descriptor. */
 	/* Absolute form of `path` if it is relative and could be made absolute, else NULL. */
 	char *absolute;
-	/* Descriptor of the directory of a file that the open created; -1 if there is none. With
-	 * it, the file is removed or renamed even if the directory was renamed meanwhile. */
+	/* Descriptor of the directory of a file that the open created; -1 if there is none. Thus
+	 * the file can be removed or renamed even after the directory was renamed. */
 	int dir;
 	/* Name that the file has in `dir` until commit; NULL if the file is not replaced. */
 	char *temp;
-	/* Whether the file was made without a name (O_TMPFILE), and does not have `temp` yet. */
+	/* Whether the file has no name yet: it was created by O_TMPFILE, and `temp` is unused so
+	 * far. */
 	bool nameless;
 	/* Permission bits that the file gets at commit if it replaces another file. */
 	unsigned mode;
@@ -52,20 +53,21 @@ struct pst_file {
 	/* Whether the file is on overlayfs, where cachestat always reports 0 pages. */
 	bool overlay;
 	_Atomic bool error_lock; /* Spin lock that file_sync.c takes to change errors_seen. */
-	/* Number of write-back errors that the kernel has reported. */
+	/* Number of write-back errors of the file that the kernel has reported to the library. */
 	_Atomic unsigned errors_seen;
 	/* Value that errors_seen had when syncfs last proved that no data was lost. */
 	_Atomic unsigned errors_forgiven;
-	_Atomic int lost_errno; /* errno of the first sync that lost data; 0 if none did. */
-	/* True if an error of syncfs always means that the page cache has lost data of the file
-	 * system. */
+	/* errno of the first sync that reported lost data; 0 if none did. */
+	_Atomic int lost_errno;
+	/* True if the kernel and the file system make syncfs fail only if the page cache has lost
+	 * data. */
 	bool tells_loss;
-	/* For file_gate.c: a number that identifies the file, and the length of a place (the unit
-	 * of the gate) in bytes. */
+	/* For file_gate.c: a number that identifies the file, and the length in bytes of a place. A
+	 * place is a range in which direct and cached writes must not run at the same time. */
 	uint64_t place_key, place_bytes;
 };
 
-/* The state of storage file for one transfer, in io->priv. */
+/* State of one transfer of the storage named "file", stored in io->priv. */
 struct pst_file_io {
 	struct pst_call call;
 	unsigned tries; /* Number of consecutive calls that moved nothing. */
@@ -73,9 +75,11 @@ struct pst_file_io {
 	 * (file_sync.c). */
 	unsigned errors;
 	unsigned remade; /* Number of times that the write was repeated (file_sync.c). */
-	/* Whether the gate counts this write as in flight, so that other writes may wait for it. */
+	/* Whether file_gate.c counts this write as in flight, so that other writes may wait for
+	 * it. */
 	bool held;
-	/* The transfer's own function `done`, kept here while the write waits at the gate. */
+	/* The transfer's own io->done, stored here while the write waits at the gate
+	 * (file_gate.c). */
 	void (*then)(struct pst_io *io);
 };
 _Static_assert(sizeof(struct pst_file_io) <= PST_IO_PRIV, "room");
@@ -97,7 +101,7 @@ static inline int pst_open_retry(const char *path, int flags, unsigned mode)
 	return fd;
 }
 
-/* Does the same for a path relative to the directory `dir`. */
+/* Opens a path relative to the directory `dir`. Repeats openat(2) if a signal interrupts it. */
 static inline int pst_openat_retry(int dir, const char *path, int flags, unsigned mode)
 {
 	int fd;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out the meaning of the write-back errors that the kernel remembers for a file. fdatasync
+ * Determines the cause of the write-back errors that the kernel remembers for a file. fdatasync
  * reports once to each open descriptor that an error has occurred since the descriptor's last
  * fdatasync. The error can have two causes.
  *
@@ -9,13 +9,13 @@
  * storage may report success as durable.
  *
  * The second cause is old bytes: a direct write could not drop old bytes from the page cache,
- * because another process had dirtied the folio. (Within one process file_gate.c prevents this.)
- * The drive has all bytes, and repeating the write updates the page cache.
+ * because another process had dirtied the folio (the run of pages). Within one process, file_gate.c
+ * prevents this. The drive has all bytes, and repeating the write updates the page cache.
  *
- * The error is EIO in both cases. But only a loss is also recorded for the whole file system,
- * where syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
- * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never mistake a loss
- * for old bytes.
+ * The error is EIO in both cases. But only a loss is also recorded for the whole file system, where
+ * syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
+ * dio_warn_stale_pagecache). file.c and file_open.c call these functions. They must never mistake a
+ * loss for old bytes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,8 @@
 #include "core/base/log.h"
 #include "storage/file_sync.h"
 
-/* An offset beyond the end of every file, where sync_file_range finds no pages to wait for. */
+/* An offset beyond the end of every file. sync_file_range has no pages to write there, and only
+ * returns the file's pending error. */
 #define OFF_BEYOND_FILES ((off_t)1 << 62)
 #define RETRIES_MAX 16
 
@@ -35,10 +36,11 @@ static const char *file_name(const struct pst_file *file)
 	return file->path ? pst_path_tail(file->path) : "descriptor";
 }
 
-/* Returns how many errors the kernel has reported for the file. The kernel reports an error
- * once to each descriptor. So this function queries the O_DIRECT descriptor, which is never
- * synced, and fdatasync on the other descriptor still gets its own report. The thread that gets
- * the report counts the error under error_lock, before any other thread can read the count. */
+/* Returns how many errors the kernel has reported for the file. The kernel reports an error once to
+ * each descriptor. So this function queries the O_DIRECT descriptor, on which the library never
+ * calls fdatasync. fdatasync on the other descriptor still gets its own report. The thread that
+ * receives the report counts the error under error_lock, before any other thread can read the
+ * count. */
 static unsigned errors_poll(struct pst_file *file)
 {
 	unsigned errors;
@@ -57,8 +59,8 @@ static unsigned errors_poll(struct pst_file *file)
 
 /* ---- direct writes ---- */
 
-/* The kernel does not tell which write an error belongs to, so each direct write that was in
- * flight is repeated. */
+/* The kernel does not report which write has caused an error. So each direct write that was in
+ * flight when an error was reported is repeated. */
 int pst_file_direct_recheck(struct pst_io *io)
 {
 	struct pst_file *file = io->st->priv;
@@ -84,12 +86,12 @@ bool pst_file_forgive(struct pst_file *file, int code)
 	if (code != EIO || !file->tells_loss)
 		return false;
 	errors = errors_poll(file);
-	/* The kernel has reported no write-back error since then: the drive itself refused to flush
-	 * its cache. */
+	/* The kernel has reported no write-back error since syncfs last succeeded. So this EIO has
+	 * another cause: the drive itself refused to flush its cache. */
 	if (errors == atomic_load(&file->errors_forgiven))
 		return false;
-	/* syncfs is slow, because it writes all files of the file system. But without it, the
-	 * caller would have to be told that data is lost. */
+	/* syncfs is slow, because it writes all files of the file system. But only its success
+	 * proves that no data is lost. */
 	if (syncfs(file->fd))
 		return false;
 	atomic_store(&file->errors_forgiven, errors);

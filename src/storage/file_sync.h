@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out what the kernel's write-back errors mean for a file: see file_sync.c. */
+/* Determines what the kernel's write-back errors mean for a file. See file_sync.c. */
 #ifndef PST_STORAGE_FILE_SYNC_H
 #define PST_STORAGE_FILE_SYNC_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage mem: "mem:SIZE?seed=N". It generates its bytes from the seed, each block at the first
- * access to the block. So every open with the same URL yields the same bytes. Written bytes are
- * lost when the storage closes. Tests use it, and so do benchmarks that leave out the drive. It is
- * also the smallest example of a storage without a descriptor.
+ * Implements the storage "mem:SIZE?seed=N". It generates its bytes from the seed N, each block at
+ * the first access to the block. So every open with the same URL yields the same bytes. Written
+ * bytes are lost when the storage closes. Tests use it, and so do benchmarks that leave out the
+ * drive. It is also the smallest example of a storage without a file descriptor.
  */
 #include <ctype.h>
 #include <sched.h>

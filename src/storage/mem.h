@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of storage mem: bytes that are generated from a seed, in this process's
- * memory. */
+/* The function table of the storage named "mem": bytes in this process's memory, generated from a
+ * seed. */
 #ifndef PST_STORAGE_MEM_H
 #define PST_STORAGE_MEM_H
 

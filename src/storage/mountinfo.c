@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parses /proc/self/mountinfo (proc(5)) to find one mount. blockstack.c and `penstock check` call
- * it. All functions work on untrusted text only: they allocate nothing, and never copy more than
- * fits. A field that does not fit becomes empty; it is never truncated.
+ * it. The text may be malformed or hostile, so the functions allocate nothing and never copy more
+ * than fits. A field that does not fit becomes empty; it is never truncated.
  */
 #include "storage/mountinfo.h"
 
@@ -20,7 +20,8 @@ struct mount_line {
 };
 
 static const struct {
-	const char *type; /* Type in the mount table; NULL if this kind has none. */
+	/* Type in the mount table; NULL if the file system has no type of its own there. */
+	const char *type;
 	const char *name;
 	uint64_t magic; /* f_type of statfs(2); 0 if it is unknown. */
 } kinds[PST_FS_KINDS] = {
@@ -79,7 +80,8 @@ bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic)
 {
 	if ((unsigned)fs >= PST_FS_KINDS || !kinds[fs].magic || !magic)
 		return true;
-	/* devtmpfs and rootfs are built on tmpfs in some kernels, and on ramfs in others. */
+	/* devtmpfs and rootfs have the type tmpfs, but some kernels build them on ramfs. Then
+	 * statfs reports the magic number of ramfs. */
 	if (fs == PST_FS_TMPFS && magic == kinds[PST_FS_RAMFS].magic)
 		return true;
 	return magic == kinds[fs].magic;
@@ -294,7 +296,8 @@ static bool mount_matches(const struct pst_mount *mount, const struct pst_mount_
 	}
 }
 
-/* Returns how many bytes of `path` the mount point covers, or 0 if the path is not below it. */
+/* Returns the length of the mount point `point` if `path` is the mount point or below it, else
+ * 0. */
 static size_t path_covered(const char *point, const char *path)
 {
 	size_t len = strlen(point);

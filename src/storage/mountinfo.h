@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds a file's mount in the text of /proc/self/mountinfo, with the facts that decide about paths:
- * the file system and a few of its options. blockstack.c and `penstock check` call it. It reads
- * only the text that it is given, which may be garbled and have lines of any length. It must never
- * take a part of a line for a complete one.
+ * Finds a file's mount in the text of /proc/self/mountinfo. The result has the properties that
+ * decide how the library may move bytes: the file system and a few of its options. blockstack.c and
+ * `penstock check` call it. It reads only the text that it is given, which may be garbled and have
+ * lines of any length. It must never take a part of a line for a complete one.
  */
 #ifndef PST_STORAGE_MOUNTINFO_H
 #define PST_STORAGE_MOUNTINFO_H
@@ -34,8 +34,8 @@ enum pst_fs {
 	PST_FS_KINDS,
 };
 
-/* The data mode of an ext4 mount. The mount table omits the mode if it is the file
- * system's own default (tune2fs -o), even if that default is a data journal. /proc/fs/ext4
+/* The journal mode of an ext4 mount (option data=). The mount table omits the mode if it is the
+ * file system's own default (tune2fs -o), even if that default is data=journal. /proc/fs/ext4
  * always shows the mode. */
 enum pst_fs_data {
 	PST_DATA_NOT_SAID,
@@ -70,8 +70,8 @@ struct pst_mount {
 	char upper_fs[32];
 };
 
-/* The known facts of the mount to find: its id, its mount point and its device number. They are
- * tried in this order, and the first fact that matches a mount decides. */
+/* What the caller knows about the mount to find: its id, its mount point and its device number.
+ * pst_mount_find tries them in this order, and the first one that matches a mount decides. */
 struct pst_mount_key {
 	int64_t id;	   /* stx_mnt_id of statx; -1 if it is unknown. */
 	const char *point; /* NULL: unknown. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage object in a build without libssl: it recognises the URLs and reports what is missing. */
+/* Replaces the S3 storage in a build without libssl. It recognises the URLs, so that the open can
+ * fail with a message that libssl is missing. */
 #include <string.h>
 
 #include "storage/object.h"

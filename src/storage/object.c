@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage object: "s3://BUCKET/KEY", and presigned URLs, which can only be read. A read is a range
- * GET, whose body the reactors (io/http.c) receive straight into the chunk's memory. A write goes
- * to object_upload.c.
+ * Implements the storage named "object": "s3://BUCKET/KEY", and presigned URLs, which can only be
+ * read. A read is a range GET, whose body the reactors (io/http.c) receive directly into the memory
+ * of the transfer. object_upload.c handles writes.
  *
- * The open asks for the object's length and ETag. Each GET names this ETag in If-Match, and each
- * response is compared with it, so the bytes of two versions are never mixed: a read of an object
- * that has changed fails with -ESTALE.
+ * The open requests the object's length and ETag. Each GET names this ETag in If-Match, and the
+ * ETag of each response is compared with it. So the bytes of two versions are never mixed: a read
+ * of an object that has changed fails with -ESTALE.
  *
  * If the server has a checksum of the whole object, it is compared when all bytes have been read.
- * The read that completes them fails if it differs, and the check begins again with the next read.
+ * If it differs, the read that completes the bytes fails, and the check begins again with the next
+ * read.
  *
  * An object cannot be changed in place. So a storage that is open for writing writes a whole
  * object, and can be read only after its commit.
@@ -33,8 +34,8 @@
 #include "storage/object_window.h"
 #include "storage/object_worker.h"
 
-/* Preferred length of a GET. Shorter ones cost more requests for the same bytes. Longer ones
- * need longer pieces of the ring. */
+/* Preferred number of bytes of a GET. Shorter GETs cost more requests for the same bytes. Longer
+ * GETs need longer ranges of the staging buffer. */
 #define GET_BYTES (4u << 20)
 
 /* A read in flight. */
@@ -43,7 +44,8 @@ struct object_read {
 	struct pst_object *object;
 	struct pst_io *io;
 	struct object_read *next;
-	struct pst_object_grant grant; /* the grant of the read's window, if it has one */
+	/* the server's access to the read's memory, if the read has a window */
+	struct pst_object_grant grant;
 	int64_t result;
 	/* CRC-64/NVME of all bytes of the read, if it was computed */
 	bool has_crc64;
@@ -59,9 +61,10 @@ struct pst_object {
 	pthread_mutex_t lock; /* taken before the lock of io/http.c */
 	struct object_read *reads;
 	uint64_t length;
-	char etag[256]; /* "" if the server sends none */
+	char etag[256]; /* ETag at the open; "" if the server sends none */
 	struct pst_object_sum sum;
-	struct pst_object_windows *windows; /* NULL: none, for the reason in the facts */
+	/* NULL if reads cannot use windows (memory that the server may access) */
+	struct pst_object_windows *windows;
 	struct pst_object_upload *upload;   /* NULL if the storage is open for reading */
 	bool committed, aborted;
 };
@@ -75,9 +78,10 @@ static bool etag_is_strong(const char *etag)
 }
 
 /*
- * Asks the server for the object's length and ETag. A HEAD request gives both, but an error in
- * reply to HEAD has no text, and a presigned URL is valid for one method only. So after an error,
- * and for presigned URLs, this function gets the first byte of the object instead.
+ * Requests the object's length and ETag. A HEAD request returns both, but an error in reply to HEAD
+ * has no text, and a presigned URL is valid for one method only. So with `head` false, which
+ * object_find uses after an error and for presigned URLs, a GET of the first byte replaces the
+ * HEAD.
  */
 static int object_ask(struct pst_object *object, struct pst_object_call *call, bool head,
 		      struct pst_err *err)
@@ -86,14 +90,14 @@ static int object_ask(struct pst_object *object, struct pst_object_call *call, b
 	pst_object_call_init(call, &object->place, head ? "HEAD" : "GET", "");
 	pst_object_call_header(call, "x-amz-checksum-mode", "ENABLED");
 	if (object->place.url.presigned)
-		/* drops the additional headers: the server would refuse an unsigned header
-		 * x-amz-* */
+		/* Removes the header again: the server would refuse a presigned request with an
+		 * unsigned header x-amz-*. */
 		call->header_count = 0;
 	call->ranged = !head;
 	return pst_object_call_run(call, err);
 }
 
-/* Stores the length, the ETag and the checksum from the response. */
+/* Stores the length, the ETag and the checksum of the response in *object. */
 static int object_take(struct pst_object *object, const struct pst_object_call *call, bool head,
 		       struct pst_err *err)
 {
@@ -120,7 +124,8 @@ static int object_take(struct pst_object *object, const struct pst_object_call *
 	return 0;
 }
 
-/* Finds the object. Returns -ENOENT if it does not exist. */
+/* Requests the object's length and ETag, and stores them. Returns -ENOENT if the object does not
+ * exist. */
 static int object_find(struct pst_object *object, struct pst_err *err)
 {
 	bool head = !object->place.url.presigned;
@@ -139,7 +144,7 @@ static int object_find(struct pst_object *object, struct pst_err *err)
 			pst_object_call_clear(&call);
 			continue;
 		}
-		/* In reply to a range of an empty object, S3 sends the status 416. */
+		/* S3 replies 416 to a GET of the first byte of an empty object. */
 		if (!head && status == 416 && call.http.head.has_total)
 			break;
 		if (!head) {
@@ -155,7 +160,8 @@ static int object_find(struct pst_object *object, struct pst_err *err)
 	return ret;
 }
 
-/* Decides how the object is written. */
+/* Opens the object for writing: checks that the URL and the options permit it, and starts an
+ * upload. */
 static int object_open_upload(struct pst_object *object, const struct penstock_storage_opts *opts,
 			      struct pst_err *err)
 {
@@ -177,7 +183,8 @@ static int object_open_upload(struct pst_object *object, const struct penstock_s
 				      "%s: it exists, and an object cannot be changed in place: "
 				      "replace it with PENSTOCK_O_REPLACE",
 				      name);
-	/* Keys that permit only writes get 403 in reply to this question. */
+	/* Access keys that permit only writes get the status 403 (-EACCES) for this HEAD. Then the
+	 * object may still be written. */
 	if (ret && ret != -ENOENT && ret != -EACCES)
 		return ret;
 	err->code = 0;
@@ -239,9 +246,9 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		 object->place.server.tls ? "https" : "http", object->place.host, check);
 }
 
-/* Returns 0 if reads may use windows. If a response is lost, the transfer of its attempt may write
- * to the window at the same time as that of the repetition. Only If-Match guarantees that both
- * write the same bytes. */
+/* Returns 0 if reads may use windows, into which the server writes the bytes. If a response is
+ * lost, the read is repeated while the server may still serve the first attempt. Only If-Match
+ * guarantees that both attempts write the same bytes. */
 static int window_read_check(const struct pst_object *object, struct pst_err *err)
 {
 	if (etag_is_strong(object->etag))
@@ -306,7 +313,7 @@ static void reads_remove(struct pst_object *object, const struct object_read *re
 	*at = read->next;
 }
 
-/* Fails a read whose response is not the range of the object that was opened. */
+/* Fails a read whose response is not the requested range of the opened object. */
 static enum pst_http_verdict read_refuse(struct object_read *read, int code, enum penstock_why why,
 					 const char *what)
 {
@@ -314,8 +321,8 @@ static enum pst_http_verdict read_refuse(struct object_read *read, int code, enu
 	return PST_HTTP_FAIL;
 }
 
-/* Checks that a response is about the range of the object that was opened. The body has `length`
- * bytes. */
+/* Checks that a response belongs to the opened object, and has the requested range. The body should
+ * have `length` bytes. */
 static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t length)
 {
 	const struct pst_object_call *call = &read->call;
@@ -327,8 +334,8 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	if (head->etag[0] && object->etag[0] && strcmp(head->etag, object->etag))
 		return read_refuse(read, ESTALE, PENSTOCK_WHY_STALE,
 				   "the object changed while it was read: open it again");
-	/* The server moves exactly the range that the PREPARE names, and its response to READY has
-	 * status 200. */
+	/* With call->exchange, the PREPARE request has named the exact range, and the server
+	 * replies 200 to the READY request after the transfer. So the range needs no check. */
 	if (call->exchange)
 		return PST_HTTP_BODY;
 	if (head->status == 200 && !whole)
@@ -350,7 +357,8 @@ static enum pst_http_verdict read_check_head(struct object_read *read, uint64_t 
 	return PST_HTTP_BODY;
 }
 
-/* Judges the response to a request with a token, which offers the window to the server. */
+/* Judges the response to a request with a token, the text that gives the server access to the
+ * read's window. */
 static enum pst_http_verdict read_judge_window(struct object_read *read)
 {
 	struct pst_object_call *call = &read->call;
@@ -359,8 +367,8 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 	case PENSTOCK_OBJECT_DONE:
 		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
 	case PENSTOCK_OBJECT_BODY:
-		/* The body is received into the same memory, so the server must first lose its
-		 * access to it. */
+		/* The body is received into the same memory, so the server's access to the window
+		 * must end before. */
 		if (!pst_object_grant_close(&read->grant))
 			break;
 		call->token = NULL;
@@ -386,7 +394,8 @@ static enum pst_http_verdict read_judge(struct pst_object_call *call)
 	return read_check_head(read, call->last - (call->first + call->http.got) + 1);
 }
 
-/* Gives up the check of the object's checksum, and notes this for the reports. */
+/* Logs that the object's checksum will not be checked, because too many separate ranges were
+ * read. */
 static void check_give_up(const struct pst_object *object)
 {
 	pst_log(PST_LOG_WARN, "object",
@@ -511,7 +520,7 @@ static void read_finish(struct object_read *read, int64_t result)
 		pst_object_grant_why(&read->grant, &io->err);
 	pst_object_call_clear(call);
 	free(read);
-	/* after this call, the library may reuse `io` and close the storage */
+	/* from this call on, the caller of the read may reuse `io` and close the storage */
 	pst_io_done(io, result);
 }
 
@@ -599,7 +608,7 @@ static void read_released(struct pst_object_grant *grant)
 		read_check_and_finish(read);
 }
 
-/* Repeats a read with its token if its error may pass. Returns whether the read was started
+/* Repeats a read with its token if its error may be temporary. Returns true if the read was started
  * again. */
 static bool read_again(struct object_read *read)
 {
@@ -607,7 +616,8 @@ static bool read_again(struct object_read *read)
 	struct pst_err err;
 	bool started;
 
-	pthread_mutex_lock(&object->lock); /* taken for the reason given in object_fill */
+	/* object_cancel must not find a call that is not started */
+	pthread_mutex_lock(&object->lock);
 	started =
 		pst_object_call_may_pass(&read->call) && !pst_object_call_repeat(&read->call, &err);
 	pthread_mutex_unlock(&object->lock);
@@ -677,12 +687,12 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in_len = left;
 	if (etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
-	/* If the server gets no tokens for a pause, and the pause is over, this ends it, so that
-	 * later chunks have windows again. */
+	/* After many declined tokens, the server gets none for a pause. This call ends a pause that
+	 * is over, so that later transfers have windows again. */
 	if (object->windows && !io->window)
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
 	if (io->window) {
-		/* checks this again, because a commit may have changed the object */
+		/* checked at each read, because a commit may have changed the object's ETag */
 		ret = window_read_check(object, &io->err);
 		if (!ret)
 			ret = pst_object_grant_open(&read->grant, object->windows,
@@ -696,13 +706,14 @@ static int object_fill(struct pst_io *io)
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;
 	object->reads = read;
-	/* The lock is held so that object_cancel does not find a call that has not been started. */
+	/* The lock keeps object_cancel from finding this call before it has been started. */
 	ret = pst_http_start(&read->call.http, &io->err);
 	if (ret)
 		reads_remove(object, read);
 	pthread_mutex_unlock(&object->lock);
 	if (ret && read->call.token)
-		pst_object_grant_close(&read->grant); /* the server has not seen the token */
+		/* no need to wait: the server never received the token */
+		pst_object_grant_close(&read->grant);
 	if (ret)
 		free(read);
 	return ret;
@@ -737,7 +748,8 @@ static void object_cancel(struct pst_io *io)
 		ended = pst_object_upload_cancel(object->upload, io);
 	if (!ended)
 		return;
-	/* The server may have got the token with an earlier attempt. */
+	/* An earlier attempt may have passed the token to the server, so the server's access to the
+	 * window must end first. */
 	if (read && read->call.token) {
 		pst_object_grant_release(&read->grant, read_cancelled);
 		return;
@@ -802,7 +814,8 @@ static int object_placed(struct penstock_storage *st, uint64_t off, uint64_t len
 	return pst_object_upload_placed(object->upload, off, len, copied, err);
 }
 
-/* No byte of an object is durable before its commit, so no single write can be. */
+/* Refuses to make a single write durable, because no byte of an object is durable before the
+ * commit. */
 static int object_sync(struct pst_io *io)
 {
 	return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage object: an object of an S3 server, or behind a presigned URL. See object.c. */
+/* The storage named "object": an object of an S3 server, or behind a presigned URL. See
+ * object.c. */
 #ifndef PST_STORAGE_OBJECT_H
 #define PST_STORAGE_OBJECT_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of an upload without a commit, by an abort or a close. This file asks the server to
- * remove the parts. Otherwise the server would keep them forever, and charge for them.
+ * Ends an upload without a commit, when the caller aborts or closes it. This file requests that the
+ * server remove the parts that it has received. Otherwise the server would keep them forever, and
+ * charge for them.
  */
 #include "storage/object_abort.h"
 
@@ -53,8 +54,8 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 	return ret;
 }
 
-/* Finds out whether the object was stored by a commit that was stopped, or whose response was
- * lost. */
+/* Determines whether the object was stored by a commit that was stopped, or whose response was
+ * lost. Returns 0 if it was not stored. */
 static int unsure_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
 			struct pst_err *err)
 {

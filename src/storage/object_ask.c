@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_s3_ask: small requests about objects and buckets, such as questions,
- * lists and deletions. They use the same keys, servers and connections as the storage of objects.
- * Called by programs and bindings. A request must not be changed by what its parts contain, so all
- * of them are checked before they are sent.
+ * Implements penstock_s3_ask: small requests about objects and buckets, such as HEAD requests,
+ * lists and deletions. They use the same keys, servers and connections as transfers of objects.
+ * Programs and bindings call it. All strings of the caller are checked before they are sent, so
+ * that none of them can add a header or change the request in another way.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +12,12 @@
 #include "core/base/struct_copy.h"
 #include "storage/object_request.h"
 
-/* Maximum number of headers of the caller. This file adds the others up to
- * PST_OBJECT_HEADERS_MAX. */
+/* Maximum number of headers of the caller. This file adds further headers, and all together are at
+ * most PST_OBJECT_HEADERS_MAX. */
 #define HEADERS_MAX 4u
-/* Maximum wait for the reply to a copy inside the store. A server may reply only after it has
- * copied all bytes, at most 5 GiB. To repeat the request earlier would begin the copy anew. */
+/* Maximum wait in seconds for the reply to a copy inside the object store. A server may reply only
+ * after it has copied all bytes, at most 5 GiB. An earlier repeat of the request would begin the
+ * copy anew. */
 #define COPY_PATIENCE_S 600u
 
 static bool method_is_known(const char *method)
@@ -34,7 +35,7 @@ static bool is_printable(const char *text, const char *without)
 	return true;
 }
 
-/* Checks the question, and counts its headers. */
+/* Checks the caller's request, and stores the number of its headers in *headers. */
 static int ask_check(const struct penstock_s3_question *ask, unsigned *headers, struct pst_err *err)
 {
 	*headers = 0;
@@ -67,7 +68,8 @@ static int ask_check(const struct penstock_s3_question *ask, unsigned *headers, 
 	return 0;
 }
 
-/* Makes the request. If the server names another region, makes it once more there. */
+/* Sends the request. If the server replies that the bucket is in another region, sends the request
+ * once more to that region. */
 static int ask_run(const struct penstock_s3_question *ask, unsigned headers, size_t body_max,
 		   struct pst_object_place *place, struct pst_object_call *call,
 		   struct pst_err *err)
@@ -96,7 +98,7 @@ static int ask_run(const struct penstock_s3_question *ask, unsigned headers, siz
 	}
 }
 
-/* Copies the answer to the caller. Returns the length of the body. */
+/* Copies the response to the caller. Returns the length of its body in bytes. */
 static int64_t ask_answer(const struct pst_object_call *call, char *body, size_t body_max,
 			  struct pst_err *err)
 {

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffers of an upload, each for one part. If the server takes tokens, buffers are windows, so
- * that it can fetch the parts itself. Called by object_upload.c, under the upload's lock.
+ * Allocates the buffers of an upload, each for one part of the object. If the server accepts
+ * tokens, buffers are windows, memory from which the server can fetch the parts itself.
+ * object_upload.c calls these functions while it holds the upload's lock.
  *
  * The buffers together have at most BUFFERS_BYTES. There are two exceptions:
  * - The first BUFFERS_MIN buffers are always allowed, even if they have more than BUFFERS_BYTES
- * together.
+ *   together.
  * - If no part is being sent, because no buffer is full, SCATTERED_BYTES more bytes are allowed.
  *
- * The process keeps buffers of closed uploads for later ones, because the kernel clears new memory:
- * with objects of 512 MiB, the client needs 0.30 CPU seconds for 10^9 bytes over loopback, and 0.38
- * without kept buffers. The kernel may take kept memory back at any time.
+ * The process keeps buffers of closed uploads and uses them again, because the kernel clears new
+ * memory. With objects of 512 MiB over loopback, the client needs 0.30 CPU seconds for 10^9 bytes,
+ * and 0.38 without kept buffers. The kernel may reclaim the kept memory at any time.
  *
- * Of the 0.30 seconds, the copy into the buffers takes 0.09. Parts are not sent out of a lane's
- * slots for two reasons. A slot is shorter than the shortest part, so slots of parts that are not
- * complete would have to wait for others, and could block the lane. And the program that writes
- * would wait until the server has the part, with one part in flight at a time.
+ * The copy into the buffers takes 0.09 of the 0.30 seconds. It could be avoided if parts were sent
+ * from the slots, the staging buffers of a lane (worker thread). There are two reasons against
+ * that. A slot is shorter than the shortest part, so slots would have to wait until their part is
+ * complete, and could block the lane. And the writing program would wait until the server has the
+ * part, with one part in flight at a time.
  */
 #include "storage/object_buffer.h"
 
@@ -29,16 +31,18 @@
 #define BUFFERS_BYTES (128ull << 20)
 #define BUFFERS_MIN 4
 #define SCATTERED_BYTES (1ull << 30)
-/* Length and number of the buffers that the process keeps. */
+/* Length and maximum number of the buffers that the process keeps after an upload. */
 #define KEPT_BYTES PST_OBJECT_PART_BYTES
 #define KEPT_MAX (BUFFERS_BYTES / KEPT_BYTES)
 #define KEPT_ALIGN 4096u
 
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER; /* taken after an upload's lock */
+/* protects `kept`; taken after an upload's lock */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static char *kept[KEPT_MAX];
 static unsigned kept_count;
 
-/* The child has its own copies of the kept buffers, but another thread may have held the lock. */
+/* Runs in a forked child, which has its own copies of the kept buffers. Another thread may have
+ * held the lock at the fork, so the lock is set up again. */
 static void kept_in_child(void)
 {
 	pthread_mutex_init(&kept_lock, NULL);
@@ -49,7 +53,7 @@ __attribute__((constructor)) static void kept_watch_fork(void)
 	pst_fork_hook(kept_in_child);
 }
 
-/* Takes a kept buffer, or allocates one. */
+/* Returns a kept buffer of an earlier upload, or a new one. */
 static char *kept_take(void)
 {
 	char *mem = NULL;
@@ -61,12 +65,13 @@ static char *kept_take(void)
 	return mem ? mem : aligned_alloc(KEPT_ALIGN, KEPT_BYTES);
 }
 
-/* Keeps a buffer, or frees it. */
+/* Keeps a buffer for a later upload. Frees it if KEPT_MAX buffers are kept already. */
 static void kept_give(char *mem)
 {
 	bool full;
 
-	/* If the kernel does not know this advice, the memory stays. */
+	/* Permits the kernel to reclaim the pages. An error is ignored: the process then keeps the
+	 * memory. */
 	madvise(mem, KEPT_BYTES, MADV_FREE);
 	pthread_mutex_lock(&kept_lock);
 	full = kept_count == KEPT_MAX;
@@ -105,7 +110,8 @@ struct pst_window *pst_object_buffer_window(const struct pst_object_upload *up, 
 	return at ? at->window : NULL;
 }
 
-/* Allocates a window as a buffer. Returns NULL if that fails; the part is then sent in a body. */
+/* Allocates a buffer that is a window, which the server can read. Returns NULL if that fails; the
+ * part is then sent in an HTTP body. */
 static char *window_alloc(struct pst_object_upload *up, uint64_t len)
 {
 	struct upload_window *own;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The buffers of an upload: see object_buffer.c. All functions are called under the upload's
+/* The buffers of an upload, see object_buffer.c. The caller of each function holds the upload's
  * lock. */
 #ifndef PST_STORAGE_OBJECT_BUFFER_H
 #define PST_STORAGE_OBJECT_BUFFER_H
 
 #include "storage/object_upload_state.h"
 
-/* Returns the length of the buffer of a part with `len` bytes. A buffer of the usual length can be
- * used again for another part. */
+/* Returns the length in bytes of the buffer for a part with `len` bytes. The short last part of an
+ * object gets a buffer of the usual length, so that another part can use the buffer later. */
 uint64_t pst_object_buffer_len(const struct pst_object_upload *up, uint64_t len);
-/* Returns a buffer for a part with `len` bytes, or NULL if the limit is reached or there is no
- * memory. */
+/* Returns a buffer for a part with `len` bytes, or NULL if the upload's buffers have reached their
+ * limit or there is no memory. */
 char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len);
 /* Allocates a buffer without a limit, and without a count in the upload's buffer_bytes: the caller
  * adds its length, pst_object_buffer_len. */
@@ -26,7 +26,8 @@ void pst_object_buffers_close(struct pst_object_upload *up);
 /* Returns whether a buffer will become free without further writes: a part is being sent, or is
  * about to be sent. */
 bool pst_object_buffers_move(const struct pst_object_upload *up);
-/* Returns the window whose memory is the buffer, or NULL if the buffer is not a window. */
+/* Returns the window whose memory is the buffer `mem`, or NULL if the buffer is not a window,
+ * memory that the server may access. */
 struct pst_window *pst_object_buffer_window(const struct pst_object_upload *up, const char *mem);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commit of an upload: it makes the object appear, with one PUT or by putting the parts
- * together.
+ * Commits an upload, after which the object exists on the server. An object of one part is sent
+ * with one PUT. For several parts, CompleteMultipartUpload makes the server join them.
  */
 #include "storage/object_commit.h"
 
@@ -17,11 +17,11 @@
 #include "storage/object_sum.h"
 #include "storage/object_upload_state.h"
 
-/* Maximum wait in seconds for the reply of a server that puts the parts together, which may take
- * minutes. */
+/* Maximum wait in seconds for the reply to CompleteMultipartUpload. A server may join the parts for
+ * minutes before it replies. */
 #define COMPLETE_PATIENCE_S 600
 
-/* Returns the length of the object. */
+/* Returns the length of the object in bytes: the caller's, or the end of the last write. */
 static uint64_t object_length(const struct pst_object_upload *up)
 {
 	return up->length ? up->length : up->end;
@@ -41,7 +41,8 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 			written =
 				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
 		else if (part)
-			written = part->len; /* shorter if a stopped commit has sent it */
+			/* the last part may be shorter if an earlier, stopped commit has sent it */
+			written = part->len;
 		else
 			written = up->sent[i].etag ? up->sent[i].len : 0;
 		if (written < len)
@@ -74,8 +75,9 @@ static int commit_near(struct pst_object_upload *up, struct pst_object_call *cal
 	return ret ? ret : 1;
 }
 
-/* Offers an object of one part to the server through the part's window. Returns 1 if the object
- * must be sent in a body instead, else the result of pst_object_call_run. */
+/* Offers an object of one part to the server through the part's window, memory that the server can
+ * read. Returns 1 if the object must be sent in an HTTP body instead, else the result of
+ * pst_object_call_run. */
 static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
 			 const struct penstock_end_opts *limits, struct pst_err *err)
 {
@@ -116,7 +118,8 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	call->exchange = NULL;
 	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
 	    pst_object_call_lacks_sums(call)) {
-		up->no_sums = true; /* the server may not know this checksum */
+		/* the server may not support this checksum, so it is left out */
+		up->no_sums = true;
 		pst_object_call_clear(call);
 		return commit_window(up, call, limits, err);
 	}
@@ -129,11 +132,11 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 			pst_object_windows_tested(up->windows, part->window->dev, NULL);
 		return 0;
 	}
-	/* If the reply to an attempt was lost or incomplete, the server may have stored the
-	 * object. */
+	/* The server may have stored the object if the reply to an attempt was lost or incomplete,
+	 * or if the transfer had begun. */
 	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2' || began;
-	/* A server that does not know tokens has stored an empty object. If the object must be new,
-	 * this empty object must not make the next request fail. */
+	/* A server that does not support tokens has stored an empty object. Then the next request
+	 * must not demand that the object does not exist. */
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
@@ -163,7 +166,8 @@ static int commit_body(struct pst_object_upload *up, struct pst_object_call *cal
 		ret = pst_object_call_run(call, err);
 		if (ret || !sums || !pst_object_call_lacks_sums(call))
 			return ret;
-		/* sends the object again without a checksum, whose kind the server may not know */
+		/* sends the object again without a checksum, because the server may not support its
+		 * kind */
 		pst_object_call_clear(call);
 	}
 }
@@ -191,7 +195,8 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 	return ret;
 }
 
-/* Writes the body of CompleteMultipartUpload, and combines the checksums of the parts. */
+/* Writes the XML body of CompleteMultipartUpload to *out. Combines the checksums of the parts into
+ * the object's checksum, in `sum`. */
 static void complete_write(const struct pst_object_upload *up, unsigned count, struct pst_text *out,
 			   char *sum)
 {
@@ -222,7 +227,7 @@ static void complete_write(const struct pst_object_upload *up, unsigned count, s
 	pst_object_sum_text(PST_HASH_CRC64NVME, crc, sum);
 }
 
-/* Sends the last part, waits for all parts, and puts them together. */
+/* Sends the last part, waits until the server has all parts, and requests that it join them. */
 static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call,
 			const struct penstock_end_opts *limits, struct pst_err *err)
 {
@@ -248,8 +253,7 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 		pst_object_call_header(call, "x-amz-checksum-crc64nvme", up->sum);
 		pst_object_call_header(call, "x-amz-checksum-type", "FULL_OBJECT");
 	} else
-		/* sends no checksum of the object, because the checksums of the parts are
-		 * unknown */
+		/* without the checksums of the parts, the object's checksum cannot be computed */
 		up->sum[0] = '\0';
 	ret = body.failed ? pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request")
 			  : pst_object_call_run(call, err);
@@ -271,8 +275,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 	return true;
 }
 
-/* Computes the ETag that most servers give to such an object: the MD5 digest of its bytes or, for
- * several parts, of the parts' digests. Returns false if a digest is unknown. */
+/* Computes the ETag that most servers give to the object of this upload. It is the MD5 digest of
+ * its bytes or, for several parts, of the parts' digests. Returns false if a digest is unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -329,9 +333,10 @@ enum pst_object_identity pst_object_upload_identify(struct pst_object_upload *up
 }
 
 /*
- * Judges an error in reply to the commit, if the reply to an earlier attempt was lost. That attempt
- * may have succeeded, and then a repetition fails, because the upload has ended or the object
- * exists. Returns 1 if the error means that the commit has failed.
+ * Judges an error in reply to the commit, if the reply to an earlier attempt was lost. The earlier
+ * attempt may have succeeded, and then the repetition fails, because the upload has ended or the
+ * object exists. Returns 0 if the object has been stored, 1 if the commit has failed, or -errno if
+ * that is unknown.
  */
 static int refusal_judge(struct pst_object_upload *up, const struct penstock_end_opts *limits,
 			 char *etag, size_t etag_len, struct pst_err *err)
@@ -355,7 +360,8 @@ static int refusal_judge(struct pst_object_upload *up, const struct penstock_end
 	}
 }
 
-/* Judges the reply to the last request of the commit. */
+/* Evaluates the response to the last request of the commit. Returns 0 and stores the object's ETag,
+ * or returns -errno. */
 static int commit_result(struct pst_object_upload *up, const struct pst_object_call *call,
 			 char *etag, size_t etag_len, struct pst_err *err)
 {
@@ -376,8 +382,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 				      up->place->url.name);
 	if (ret)
 		return ret;
-	/* The server sends the status 200 before it puts the parts together. So an error may come
-	 * in the body after it. */
+	/* For several parts, a server sends the status 200 before it joins them. So the body after
+	 * it may contain an error. */
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (code[0])
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -389,14 +395,16 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 	return 0;
 }
 
-/* Returns whether an object of one part shall be sent by a multipart upload. If the server does not
- * know tokens, it then stores an empty part, which nobody sees, instead of an empty object. */
+/* Returns whether an object of one part is sent by a multipart upload instead of a PUT. A server
+ * that ignores tokens stores an empty body. It is then an empty part, which no other client can
+ * read, instead of an empty object. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);
 }
 
-/* Describes the state of the object after the caller's limits have ended a commit. */
+/* Writes the message for a commit that the caller's limits have ended: whether the object may
+ * exist, and what to do. */
 static int commit_stopped(const struct pst_object_upload *up, const struct pst_err *why,
 			  struct pst_err *err)
 {

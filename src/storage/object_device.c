@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements object_device.h by the function tables of devices. The functions run on the threads of
- * lanes, except order_writes, which runs on the thread that releases a window.
+ * Implements object_device.h with the function tables of devices. The functions run on worker
+ * threads ("lanes"), except order_writes, which runs on the thread that releases a window.
  */
 #include "storage/object_device.h"
 

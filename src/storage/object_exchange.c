@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements object_exchange.h. All functions of the table run on the reactors' threads. */
+/* Implements object_exchange.h. Reactors (the threads of io/http.h) call all functions of the table
+ * steps_ops. */
 #include "storage/object_exchange.h"
 
 #include <stdlib.h>
@@ -31,8 +32,8 @@ unsigned pst_object_rdma_headers(const struct pst_http_head *head,
 	return count;
 }
 
-/* Returns the path of the object, with the bucket in the path and with the query. Returns NULL if
- * there is no memory. */
+/* Returns the value of the header x-amz-rdma-target: the path of the object, with the bucket and
+ * the query. Returns NULL if there is no memory. */
 static const char *target_make(struct pst_object_steps *steps, const struct pst_object_call *call)
 {
 	const struct pst_object_url *url = &call->place->url;
@@ -86,7 +87,8 @@ static unsigned steps_compose(struct pst_object_call *call, const char **path,
 	return n < 0 ? 0 : (unsigned)n;
 }
 
-/* Returns whether the window has a session that a CANCEL can end. */
+/* Returns whether the server has opened a session for the window, which a CANCEL request must
+ * end. */
 static bool is_open(const struct pst_object_steps *steps)
 {
 	const struct pst_wire_step cancel = {.step = PENSTOCK_OBJECT_CANCEL};

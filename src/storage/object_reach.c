@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements object_reach.h: a test transfer, which object.c makes before a route is used. Without
- * it, the first chunks of a request would be refused with the bodies of their responses, which
- * cannot go to memory of a device.
+ * Implements object_reach.h: a small test GET, whose bytes the server must write to a window in the
+ * device's memory. object.c makes it before transfers use such windows. Without the test, a server
+ * without access would send the first bytes in HTTP bodies. These cannot go to memory of a device,
+ * so the transfers would fail.
  */
 #include "storage/object_reach.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to the server of an object: see object_request.h. The functions write_head and judge run
- * on the reactors' threads.
+ * Implements object_request.h: requests to the server of an object. Reactors (the threads of
+ * io/http.h) call object_write_head and object_judge.
  */
 #include "storage/object_request.h"
 
@@ -17,11 +17,12 @@
 #include "io/http_endpoint.h"
 #include "s3/uri.h"
 
-/* Maximum number of repetitions after errors for which pst_object_call_may_pass returns true. */
+/* Maximum number of repetitions after errors that may be temporary (pst_object_call_may_pass). */
 #define REPEATS_MAX 3
-#define REPEAT_DELAY_NS 100000000 /* doubles with each repetition */
-/* Defaults in seconds: maximum wait for the head of a response, and time for the pauses between
- * attempts. */
+/* pause in ns before the first repetition; doubles with each further one */
+#define REPEAT_DELAY_NS 100000000
+/* Default times in seconds: PATIENCE_S is the maximum wait for the head of a response, and
+ * REPEATS_S is for the pauses between attempts. */
 #define PATIENCE_S 30
 #define REPEATS_S 60
 /* Minimum speed in bytes per second at which a server is expected to move bytes through a
@@ -45,10 +46,11 @@ static int server_find(struct pst_object_place *place, struct pst_err *err)
 	return pst_object_server_parse(endpoint, &place->server, err);
 }
 
-/* Returns whether the bucket is in the path and not in the server's name, unless the URL decides
- * it. A bucket's name with a dot does not match the wildcard in a server's certificate. An IP
- * address has no subdomains. An endpoint with a port is usually a private server, whose name has no
- * subdomains either. */
+/* Returns whether the bucket's name is in the path (true) or in the server's name (false). An
+ * option of the URL decides. Without the option, it is in the path in three cases. A bucket's name
+ * with a dot does not match the wildcard in a server's certificate. An IP address has no
+ * subdomains. An endpoint with a port is usually a private server, whose name has no subdomains
+ * either. */
 static bool uses_path_style(const struct pst_object_place *place)
 {
 	if (place->url.path_style >= 0)
@@ -169,8 +171,8 @@ static void put_header(struct pst_text *out, const char *name, const char *value
 	pst_text_put_str(out, "\r\n");
 }
 
-/* Appends the header Authorization and the headers that it needs. `path` is the path of a request
- * of an exchange; NULL for the call's own path. */
+/* Appends the header Authorization and the headers that it needs. `path` is the path of a PREPARE,
+ * READY or CANCEL request; NULL for the path of the call's own GET or PUT. */
 static void put_signature(const struct pst_object_call *call, const char *path,
 			  struct pst_header *headers, unsigned count, struct pst_text *out)
 {
@@ -220,8 +222,9 @@ static unsigned headers_put(const struct pst_object_call *call, struct pst_heade
 	return count;
 }
 
-/* Collects the headers of a request of an exchange. A READY has the headers of the GET or PUT, such
- * as conditions. Headers of the protocol replace the range and the token. */
+/* Collects the headers of a PREPARE, READY or CANCEL request. A READY also has the headers of the
+ * GET or PUT that it replaces, such as conditions. compose() adds the protocol's headers, which
+ * replace the range and the token. */
 static unsigned exchange_put(struct pst_object_call *call, const char **path,
 			     struct pst_header *headers)
 {
@@ -273,7 +276,7 @@ static bool status_is_passing(unsigned status)
 	       status == 504;
 }
 
-/* Replaces the ETag by that of the protocol's own header x-amz-rdma-etag, and adds quotes. */
+/* If the response has no ETag, uses that of the protocol's header x-amz-rdma-etag, with quotes. */
 static void etag_take(struct pst_http_head *head)
 {
 	const char *etag = head->rdma_etag, *quote = etag[0] == '"' ? "" : "\"";
@@ -282,8 +285,8 @@ static void etag_take(struct pst_http_head *head)
 		snprintf(head->etag, sizeof(head->etag), "%s%s%s", quote, etag, quote);
 }
 
-/* Judges the response to a request of an exchange. After a READY the session has ended, unless the
- * server was too busy to begin the transfer. */
+/* Judges the response to a PREPARE, READY or CANCEL request. A READY is repeated only after the
+ * status 503, with which the server was too busy to begin the transfer. */
 static enum pst_http_verdict exchange_judge(struct pst_object_call *call)
 {
 	const unsigned status = call->http.head.status;
@@ -303,8 +306,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 
 	if (call->exchange)
 		return exchange_judge(call);
-	/* With a token, the status 500 may mean that the transfer has failed. Only the body shows
-	 * whether it does. */
+	/* With a token, the status 500 may mean that the transfer has failed. Only the response's
+	 * body shows that, so the request is not repeated yet. */
 	if (status_is_passing(http->head.status) && !(call->token && http->head.status == 500))
 		return PST_HTTP_RETRY;
 	if (call->judge && http->head.status / 100 == 2)
@@ -312,8 +315,8 @@ static enum pst_http_verdict object_judge(struct pst_http_call *http)
 	return PST_HTTP_TEXT;
 }
 
-/* Makes the next request of an exchange. Returns false if the call has ended. If it returns true,
- * another thread may already have freed the call. */
+/* Starts the request that follows a PREPARE or CANCEL. Returns false if the call has ended. If it
+ * returns true, another thread may already have freed the call. */
 static bool exchange_continue(struct pst_object_call *call)
 {
 	struct pst_object_exchange *exchange = call->exchange;
@@ -424,7 +427,8 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	     call->http.head.status != 500))
 		return false;
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	/* For a request without a token, object_judge has already repeated the call. */
+	/* If a request without a token got 500, io/http.c has repeated it as object_judge demands.
+	 * With a token, codes that begin with "RDMA" report a failed transfer. */
 	if (call->http.head.status == 500)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
@@ -452,7 +456,7 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	return pst_object_code_is(code, unknown);
 }
 
-/* State of a thread that waits in pst_object_call_run. */
+/* Shared by the thread that waits in pst_object_call_run and the reactor that ends the call. */
 struct wait {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -479,8 +483,8 @@ static unsigned call_seconds(const struct pst_object_call *call)
 	return 2 * patience_s + REPEATS_S + (unsigned)(call->http.out_len / PST_HTTP_SLOW);
 }
 
-/* Returns 0 if the call may continue. Returns -errno if the call's deadline has passed or the
- * caller's limits tell it to end. */
+/* Returns 0 if the call may continue. Returns -errno if the call's deadline has passed, or if the
+ * caller's limits (such as a cancellation) demand its end. */
 static int call_check(const struct pst_object_call *call, uint64_t until_ns, struct pst_err *err)
 {
 	int ret = pst_end_check(call->limits, err);
@@ -505,8 +509,7 @@ static int call_late(const struct pst_object_call *call, struct pst_err *err)
 	return err->code;
 }
 
-/* Waits until another thread changes the state of the wait, or until it is time to check the call
- * again. */
+/* Waits until wait_ended signals the end of the call, or until call_check must be called again. */
 static void wait_some(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns)
 {
 	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;
@@ -518,8 +521,8 @@ static void wait_some(const struct pst_object_call *call, struct wait *wait, uin
 	pthread_cond_timedwait(&wait->changed, &wait->lock, &until);
 }
 
-/* Waits for the end of a call. If the call must end earlier, cancels it. Returns 0, or -errno if it
- * was cancelled. */
+/* Waits for the end of a call. Cancels the call if its deadline passes or the caller's limits
+ * demand its end. Returns 0, or -errno if it was cancelled. */
 static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
 			struct pst_err *err)
 {
@@ -531,7 +534,7 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 	if (!wait->ended) {
 		pthread_mutex_unlock(&wait->lock);
 		if (pst_http_cancel(&call->http))
-			/* the call had not been started, so it has ended now */
+			/* the call was still in the queue, so wait_ended will not be called */
 			return call_late(call, err);
 		pthread_mutex_lock(&wait->lock);
 	}
@@ -559,8 +562,8 @@ static int repeat_wait(const struct pst_object_call *call, struct wait *wait, ui
 	return ret;
 }
 
-/* Waits for the end of a call that has been started. Repeats the call after an error that may
- * pass. */
+/* Waits for the end of a call that has been started. Repeats the call after an error that may be
+ * temporary. */
 static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
 {
 	uint64_t until_ns = pst_now_ns() + call_seconds(call) * 1000000000ull;
@@ -628,8 +631,8 @@ void pst_object_xml_text(const struct pst_text *body, const char *name, char *ou
 
 	out[0] = '\0';
 	snprintf(tag, sizeof(tag), "<%s>", name);
-	/* The text ends with a NUL. If its bytes contain a NUL themselves, the rest is not XML and
-	 * is ignored. */
+	/* body->at ends with a NUL. If the response itself contains a NUL, it is not XML, and what
+	 * follows the NUL is ignored. */
 	at = body->at && body->len ? strstr(body->at, tag) : NULL;
 	if (!at)
 		return;

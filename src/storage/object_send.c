@@ -52,8 +52,8 @@ static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
 		up->err = *err;
 }
 
-/* Repeats a call whose error may pass. Returns true if the call has been started again. If it could
- * not be started, stores the error in *ret and *err. */
+/* Repeats a call after an error that may be temporary. Returns true if the call has been started
+ * again. If it could not be started, stores the error in *ret and *err. */
 static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
 			      int *ret, struct pst_err *err)
 {
@@ -223,7 +223,7 @@ static void part_resend(struct part *part)
 		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
 	else
 		pst_object_grant_why(&part->grant, &why);
-	/* Under the lock, because upload_stop may cancel the call. */
+	/* The lock keeps pst_object_send_stop from cancelling the call while it changes. */
 	pthread_mutex_lock(&up->lock);
 	pst_object_call_clear(&part->call);
 	memset(&part->call, 0, sizeof(part->call));
@@ -261,8 +261,8 @@ static void part_released(struct pst_object_grant *grant)
 	enum penstock_object_next next = grant->verdict.next;
 
 	part->call.token = NULL;
-	/* An error may also follow the status 200, although the bytes have moved. The request
-	 * cannot be repeated without a token, because it has no body. */
+	/* Even a response with status 200 may contain an error after the bytes have moved. The call
+	 * itself cannot be repeated, because it has neither a token nor a body any more. */
 	if (next == PENSTOCK_OBJECT_RESEND || pst_object_call_may_pass(&part->call)) {
 		part_resend(part);
 		return;
@@ -319,7 +319,8 @@ static int part_offer(struct part *part, struct pst_err *err)
 	return pst_object_part_near(up, &why, err);
 }
 
-/* Starts the request that sends a part in its body. */
+/* Starts the request that uploads a part. The first attempt offers the part's window to the server.
+ * If that is not possible, and in later attempts, the part is the body of the request. */
 static int part_start(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;
@@ -409,7 +410,7 @@ static void id_ended(struct pst_object_call *call)
 	pthread_mutex_unlock(&up->lock);
 }
 
-/* Starts the request that begins the multipart upload and asks for its ID. */
+/* Starts the request that begins the multipart upload. Its response contains the upload's ID. */
 static void id_ask(struct pst_object_upload *up)
 {
 	struct pst_err err;
@@ -452,7 +453,6 @@ void pst_object_send_part(struct pst_object_upload *up, struct part *part)
 	up->ready_count++;
 }
 
-/* Sends the parts that are ready. Before the first part, begins the upload and waits for its ID. */
 void pst_object_send_parts(struct pst_object_upload *up)
 {
 	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)

@@ -11,7 +11,8 @@
 
 /* Prepares a part, which is then ready to be sent. May release the lock meanwhile. */
 void pst_object_send_part(struct pst_object_upload *up, struct part *part);
-/* Sends the parts that are ready. Before the first part, begins the upload and waits for its ID. */
+/* Sends the parts that are ready. Before the first part, starts the multipart upload, and sends the
+ * parts when the server has replied with an ID. */
 void pst_object_send_parts(struct pst_object_upload *up);
 void pst_object_send_free(struct part *part);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Combines the checksums of an object's pieces: see object_sum.h. It never touches the object's
- * bytes except in pst_object_sum_of.
+ * Implements object_sum.h: combines the checksums of ranges of an object. Only pst_object_sum_of
+ * reads the bytes themselves.
  */
 #include "storage/object_sum.h"
 
@@ -55,7 +55,8 @@ uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, uns
 	uint64_t crc;
 
 	if (!hash)
-		/* if there is no memory, the checksum becomes wrong, and the check then fails */
+		/* There is no memory for the computation. The wrong result 0 makes the check fail,
+		 * so no bad bytes can pass. */
 		return 0;
 	for (unsigned i = 0; i < iov_count && len; i++) {
 		uint64_t from = iov[i].iov_len < skip ? iov[i].iov_len : skip;

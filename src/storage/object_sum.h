@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks the checksum of a whole object that is read in pieces, in any order. The checksums of the
- * pieces are combined, so no byte is read twice. Called by object.c, under its lock.
+ * Compares the checksum of a whole object with the server's, while callers read ranges of the
+ * object in any order. The checksums of the ranges (pieces) are combined, so no byte is read twice.
+ * object.c holds its lock while it calls pst_object_sum_gap and pst_object_sum_add.
  *
- * If bytes are read again, their checksum is not computed again: pst_object_sum_gap finds the bytes
- * that are new. The check is given up if the bytes that have been read are more than
+ * If bytes are read again, their checksum is not computed again: pst_object_sum_gap returns the
+ * bytes that are new. The check is given up if the bytes that have been read form more than
  * PST_OBJECT_SUM_PIECES_MAX separate pieces.
  */
 #ifndef PST_STORAGE_OBJECT_SUM_H
@@ -21,10 +22,10 @@
 
 enum pst_object_sum_state {
 	PST_OBJECT_SUM_NONE, /* the server has no checksum of the whole object */
-	PST_OBJECT_SUM_OPEN, /* not all bytes have been read */
+	PST_OBJECT_SUM_OPEN, /* the check is in progress: not all bytes have been read */
 	PST_OBJECT_SUM_GIVEN_UP,
 	PST_OBJECT_SUM_RIGHT,
-	PST_OBJECT_SUM_WRONG, /* returned once; the check then begins again */
+	PST_OBJECT_SUM_WRONG, /* the checksum differs; returned once, then the check begins again */
 };
 
 struct pst_object_piece {
@@ -38,11 +39,12 @@ struct pst_object_sum {
 	uint64_t expected; /* checksum of the object */
 	/* checksum of the bytes that were read; set when all bytes have been read */
 	uint64_t found;
-	struct pst_object_piece *pieces; /* sorted, and not adjacent */
+	/* ranges that were read, sorted; adjacent ranges are joined into one piece */
+	struct pst_object_piece *pieces;
 	unsigned count;
 };
 
-/* Begins a check if the head of a response contains a checksum of the whole object. */
+/* Starts the check if the response's head contains a checksum of the whole object. */
 void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head *head,
 			 uint64_t length);
 void pst_object_sum_close(struct pst_object_sum *sum);
@@ -51,12 +53,13 @@ void pst_object_sum_close(struct pst_object_sum *sum);
  * bytes. */
 uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
 			   uint64_t skip, uint64_t len);
-/* Finds the first bytes between *off and `end` that have not been added to the checksum. Sets *off
- * to their offset and returns their number. Returns 0 if there are none, or if no check is in
+/* Returns the number of bytes at the first gap between *off and `end`, which have not been added to
+ * the checksum. Sets *off to the gap's offset. Returns 0 if there is no gap, or if no check is in
  * progress. */
 uint64_t pst_object_sum_gap(const struct pst_object_sum *sum, uint64_t *off, uint64_t end);
-/* Adds a piece that has been read. A piece that overlaps another one is ignored. Returns the state,
- * or PST_OBJECT_SUM_WRONG if this piece completes a wrong checksum. */
+/* Adds the checksum `crc` of a range that has been read. Ignores a range that overlaps earlier
+ * ones. Returns the state, or PST_OBJECT_SUM_WRONG if all bytes have been added and the checksum
+ * differs from the server's. */
 enum pst_object_sum_state pst_object_sum_add(struct pst_object_sum *sum, uint64_t off, uint64_t len,
 					     uint64_t crc);
 /* Writes a checksum in base64, as S3's headers have it. `out` needs 17 bytes. */

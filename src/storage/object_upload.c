@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The upload of one object: see object_upload.h.
+ * Implements object_upload.h: the upload of one object in parts.
  *
- * Lanes call pst_object_upload_write, which copies the bytes into the buffers of parts. A part
- * whose buffer is full is sent by the reactors; when it has arrived, its buffer is used again. A
- * write that finds no buffer (object_buffer.c) waits until a part has arrived. So a program that
- * writes an object roughly in order needs little memory, and one that writes it in another order
- * needs no more than it must.
+ * pst_object_upload_write, on the worker threads, copies the bytes of writes into the buffers of
+ * parts. When a part's buffer is full, a reactor (a thread of io/http.h) sends the part. Then its
+ * buffer is used again. A write for which object_buffer.c has no buffer waits until the server has
+ * received a part. So a program that writes an object roughly in order needs little memory. With
+ * another order, the memory depends on how many parts are incomplete at a time.
  *
  * The multipart upload begins with the first part that is sent. An object of one part is sent by
  * the commit (object_commit.c) in a single PUT.
  *
- * If the server takes tokens, it fetches a part through the part's window. If it does not do so,
- * the part is sent in a body, and counted.
+ * If the server accepts tokens, it fetches a part through the part's window, memory that it may
+ * read. If it does not fetch the part, the part is sent in an HTTP body, and counted in parts_near.
  */
 #include "storage/object_upload_state.h"
 
@@ -86,8 +86,8 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 	return part;
 }
 
-/* Prepares a full part for sending. If the part is the whole object, the commit sends it
- * instead. */
+/* If all bytes of a part have been written, prepares it for sending. If the part is the whole
+ * object, the commit sends it instead. */
 static void part_check(struct pst_object_upload *up, struct part *part)
 {
 	if (part->state == PART_FILLING && !part->writers && pst_object_part_is_full(part) &&
@@ -97,8 +97,8 @@ static void part_check(struct pst_object_upload *up, struct part *part)
 
 /* ---- writes ---- */
 
-/* Copies the bytes of a write that lie in the part. Called without the lock, except for a part in
- * the memory of a device. */
+/* Copies the bytes between `first` and `end` of a write into the part. The caller does not hold
+ * up->lock, except for a part in the memory of a device. */
 static int part_copy(struct part *part, struct pst_io *io, uint64_t first, uint64_t end)
 {
 	uint64_t at = io->off;
@@ -134,8 +134,8 @@ static int part_may_fill(const struct pst_object_upload *up, unsigned index, str
 	return 0;
 }
 
-/* Opens all parts that a write touches. Returns 0, -EAGAIN if the write must wait, or -errno with
- * the error in io->err. */
+/* Allocates all parts that a write touches. Returns 0, -EAGAIN if the write must wait for a buffer,
+ * or -errno with the error in io->err. */
 static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 {
 	unsigned first = pst_object_part_at(up, io->off),
@@ -311,8 +311,9 @@ static void upload_pump(struct pst_object_upload *up)
 	placing_pump(up);
 }
 
-/* Returns 0 if an object of one part may use a window. A server that does not know tokens would
- * store an empty object for a moment. */
+/* Returns 0 if windows may be used for this upload. For an object of one part, a server that
+ * ignores tokens would store an empty object for a moment. So such an object needs a server that
+ * has moved a PUT through a window before, unless the caller allows only windows. */
 static int one_part_check(const struct pst_object_upload *up,
 			  const struct pst_object_windows *windows, struct pst_err *err)
 {
@@ -323,7 +324,7 @@ static int one_part_check(const struct pst_object_upload *up,
 			"through a window");
 }
 
-/* Returns 0 if a path may report that the bytes of a write move through windows. An object of one
+/* Returns 0 if the bytes of a write may be reported as moving through windows. An object of one
  * part then uses a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
@@ -331,8 +332,8 @@ static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the upload has no windows");
 	if (pst_object_windows_check(up->windows, err))
 		return err->code;
-	/* The bytes move only after the write has completed. So this function can only use the
-	 * server's last responses. */
+	/* The bytes move only after the write has completed, so it is unknown whether they will
+	 * move through a window. The check uses the server's reply to its last token. */
 	if (!up->windows_only && pst_object_windows_decline(up->windows))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
 				      "the server has declined the last token");

@@ -13,7 +13,7 @@
 #include "storage/object_worker.h"
 
 #define PARTS_MAX 10000u /* S3's limit */
-/* Length of a part. S3 wants at least 5 MiB, except for the last part. */
+/* Shortest length of a part in bytes. S3 demands at least 5 MiB, except for the last part. */
 #define PST_OBJECT_PART_BYTES (8ull << 20)
 #define SPANS_MAX 256 /* maximum number of separate written ranges of a part */
 #define UPLOAD_ID_MAX 1024
@@ -23,7 +23,7 @@ enum part_state { PART_FILLING, PART_SUMMING, PART_READY, PART_SENDING };
 
 #define UPLOAD_DEVICES_MAX 16
 
-/* A written range of a part. */
+/* A range of a part that has been written, as offsets from the part's start. */
 struct span {
 	uint64_t first, end;
 };
@@ -48,8 +48,8 @@ struct part {
 	uint64_t mem_len;
 	struct pst_window *window;
 	struct patch *patches;
-	unsigned writers;   /* number of lanes that are copying into the memory */
-	struct span *spans; /* sorted, and not adjacent */
+	unsigned writers;   /* number of worker threads that are copying into the memory */
+	struct span *spans; /* written ranges, sorted; adjacent ranges are joined */
 	unsigned span_count;
 	bool has_crc;
 	uint64_t crc;
@@ -60,12 +60,13 @@ struct part {
 	bool fetches;
 	struct pst_err why_host;
 	char query[UPLOAD_QUERY_MAX];
-	struct pst_object_grant grant; /* used while the part is sent through its window */
-	/* the server has got the token of the window in this request */
+	/* the server's access to the part's window while it fetches the part */
+	struct pst_object_grant grant;
+	/* whether the window was already offered, so that the next attempt has a body */
 	bool offered;
 };
 
-/* A buffer that is a window. */
+/* A buffer that is also a window, memory that the server may read. */
 struct upload_window {
 	struct upload_window *next;
 	struct pst_window *window;
@@ -78,7 +79,7 @@ struct upload_device {
 	struct pst_copier *copier; /* used by one thread at a time */
 };
 
-/* The result of a part that the server has. The part itself has been freed. */
+/* The result of a part that the server has stored. Its struct part has been freed. */
 struct sent {
 	char *etag;
 	uint64_t len, crc;
@@ -94,20 +95,21 @@ struct pst_object_upload {
 	uint64_t length;
 	uint64_t part_bytes;
 	bool must_be_new, ended;
-	bool stopping; /* no further part is sent */
+	bool stopping; /* set by an abort: no further part is sent */
 	uint64_t end;  /* offset after the last byte that was written */
 	struct part *parts[PARTS_MAX];
 	struct sent sent[PARTS_MAX];
-	/* numbers of parts whose checksum is being computed, that are ready, and that are being
-	 * sent */
+	/* numbers of parts whose checksum is being computed, that are ready to be sent, and that
+	 * are being sent */
 	unsigned summing, ready_count, sending;
 	/* number of bytes in all buffers, including those of `spare` */
 	uint64_t buffer_bytes;
-	char *spare; /* list of free buffers of part_bytes; each begins with a pointer */
+	/* list of free buffers of part_bytes; each begins with a pointer to the next */
+	char *spare;
 	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
 	enum id_state id_state;
 	char id[UPLOAD_ID_MAX]; /* ID of the multipart upload, as the server has sent it */
-	bool no_sums;		/* the server does not accept checksums */
+	bool no_sums;		/* whether the server refused checksums, so that none are sent */
 	bool unsure;		/* an earlier request of the commit may have succeeded */
 	char sum[17];		/* checksum of the object in base64, once a commit has begun */
 	struct pst_object_call create;
@@ -126,14 +128,16 @@ struct pst_object_upload {
 	uint64_t device_bytes;
 	unsigned device_moving;
 	struct pst_io *placing, **placing_end; /* drains that found no such window */
-	bool windows_only;		   /* the caller allows no other way */
-	/* bytes were accepted that shall go through windows */
+	/* whether the caller forbids HTTP bodies (rdma=require) */
+	bool windows_only;
+	/* whether a write was accepted whose bytes are reported as moving through windows */
 	bool far;
-	/* Numbers of parts that the server has fetched through windows, and of parts that were sent
-	 * in a body although the upload has windows. A single PUT counts as one part. */
+	/* Numbers of parts that the server has fetched through windows (far), and of parts that
+	 * were sent in an HTTP body although the upload has windows (near). A single PUT counts as
+	 * one part. */
 	unsigned parts_far, parts_near;
 	unsigned parts_device;	 /* those of parts_far whose window was memory of a device */
-	struct pst_err why_near; /* why the first of those parts was sent in a body */
+	struct pst_err why_near; /* why the first part counted in parts_near was sent in a body */
 };
 
 #endif

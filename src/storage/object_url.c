@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses the URLs of objects: see object_url.h. A message never contains the query of a presigned
- * URL.
+ * Implements object_url.h: parses the URLs of objects. No message contains the query of a presigned
+ * URL, because it is a signature that gives access.
  */
 #include "storage/object_url.h"
 
@@ -84,7 +84,8 @@ int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
 	if (authority_parse(at, len, out))
 		return 0;
 bad:
-	/* Text before an '@' may be a password. */
+	/* The message omits an endpoint with an '@', because the text before it may be a
+	 * password. */
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 			"endpoint '%.60s': want http://HOST:PORT or https://HOST",
 			strchr(endpoint, '@') ? "...@..." : endpoint);
@@ -109,7 +110,8 @@ static bool flag_parse(const char *value, int *out)
 	return *out || !strcmp(value, "0") || !strcmp(value, "false");
 }
 
-/* A region becomes part of the server's name and of a header. */
+/* Only letters, digits and '-' are valid, because the region becomes part of a host name and of a
+ * header. */
 bool pst_object_region_is_valid(const char *region)
 {
 	for (; *region; region++)
@@ -299,9 +301,9 @@ static int presigned_parse(const char *url, struct pst_object_url *out, struct p
 	return 0;
 }
 
-/* Stores a name of the URL for messages. The name has neither the query nor the text before an '@'
- * in the authority, which may be a password. A long name is shortened in the middle. Control
- * characters become '?'. */
+/* Stores in out->name the URL as messages show it. The name has neither the query nor the text
+ * before an '@' in the authority, which may be a password. A long name is shortened in the middle.
+ * Control characters become '?'. */
 static void name_set(struct pst_object_url *out, const char *url)
 {
 	const char *rest = strstr(url, "://") + 3;

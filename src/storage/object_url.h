@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parses the URLs of objects: s3://BUCKET/KEY[?OPTION=VALUE&...], and presigned URLs, which begin
- * with http:// or https://. Called by the storage of objects and by the gateway.
+ * with http:// or https://. object_request.c and the gateway call these functions.
  */
 #ifndef PST_STORAGE_OBJECT_URL_H
 #define PST_STORAGE_OBJECT_URL_H
@@ -21,8 +21,9 @@ struct pst_object_server {
 	bool port_given; /* the port is in the URL */
 };
 
-/* When bytes go through windows (S3 over RDMA): if the server is on this host (the default), never,
- * whenever the server accepts tokens, or always. */
+/* The option "rdma": when the server moves bytes through windows by S3 over RDMA instead of HTTP
+ * bodies. AUTO: only with a server on this host (the default). OFF: never. ON: whenever the server
+ * accepts tokens. REQUIRE: always, so a transfer fails if the server does not accept tokens. */
 enum pst_object_rdma {
 	PST_OBJECT_RDMA_AUTO,
 	PST_OBJECT_RDMA_OFF,
@@ -32,26 +33,28 @@ enum pst_object_rdma {
 
 struct pst_object_url {
 	bool presigned;
-	/* members for s3:// URLs */
+	/* The members up to `transports` are for s3:// URLs. */
 	char bucket[256];
 	char key[PST_OBJECT_KEY_MAX + 1]; /* key_len arbitrary bytes, and a NUL */
 	size_t key_len;
-	char endpoint[1025], region[65], profile[129]; /* options; "" if they are not given */
-	int path_style;				       /* 1 or 0; -1 if it is not given */
+	/* options of the URL; "" if the URL does not have them */
+	char endpoint[1025], region[65], profile[129];
+	/* 1: the bucket is in the path; 0: it is in the host name; -1: not given */
+	int path_style;
 	bool anonymous, insecure;
 	bool unchecked; /* no checksum of the whole object is compared */
 	unsigned timeout_s; /* 0 if it is not given */
 	enum pst_object_rdma rdma;
 	/* transports that windows may use; "" if the option is not given */
 	char transports[65];
-	/* members for presigned URLs */
+	/* The members `server` and `target` are for presigned URLs. */
 	struct pst_object_server server;
-	char *target; /* path and query as they are sent; freed by pst_object_url_clear */
-	/* The URL without its query, which may contain a signature, for messages. */
+	char *target; /* path and query as a request contains them; freed by pst_object_url_clear */
+	/* The URL for messages, without its query, because that may contain a signature. */
 	char name[160];
 };
 
-/* Returns whether the text is such a URL. */
+/* Returns whether the text is a URL that begins with s3://, http:// or https://. */
 bool pst_object_url_match(const char *url);
 int pst_object_url_parse(const char *url, struct pst_object_url *out, struct pst_err *err);
 void pst_object_url_clear(struct pst_object_url *url);
@@ -61,7 +64,7 @@ bool pst_object_region_is_valid(const char *region);
 /* Parses an endpoint such as "http://127.0.0.1:9000". */
 int pst_object_server_parse(const char *endpoint, struct pst_object_server *out,
 			    struct pst_err *err);
-/* Longest "HOST:PORT", with its NUL. */
+/* Maximum length in bytes of "HOST:PORT", with its NUL. */
 #define PST_OBJECT_AUTHORITY 272
 /* Writes "HOST[:PORT]", the value of the header Host. The default port is left out. */
 void pst_object_server_authority(const struct pst_object_server *server,

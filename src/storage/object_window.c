@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements object_window.h. The client of the data plane (src/wire/client.h) has a thread and
- * listens for servers, so all endpoints that are reached from one address of this host share one
- * client. Clients, and what is known of each endpoint, stay until the process ends, as endpoints
- * do.
+ * Implements object_window.h. A client of S3 over RDMA (src/wire/client.h) has a thread and listens
+ * for servers, so all endpoints that reach this host at one address share one client. Clients, and
+ * what was learnt about each endpoint, stay in memory until the process ends.
  */
 #include "storage/object_window.h"
 
@@ -28,9 +27,11 @@
  * example, the server may be busy. */
 #define DECLINES_MAX 32
 #define PAUSE_NS 60000000000u
-/* If a server has no access to a device's memory, it is asked again after this time. */
+/* If a test has shown that a server has no access to a device's memory, the next test is made after
+ * this time in nanoseconds. */
 #define REACH_NS 60000000000u
-#define LONG (1u << 20) /* bytes of a window whose release is worth a thread */
+/* in bytes; the registration of a longer window is ended on a separate thread */
+#define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
  * at the same address, and if they use the same transports and the same setting of `encrypt`. */
@@ -54,13 +55,15 @@ struct pst_object_windows {
 	struct pst_object_windows *next;
 	const struct pst_http_endpoint *endpoint;
 	const struct hub *hub;
-	/* 0, or the reason (enum penstock_why) why the server gets no tokens */
+	/* 0, or the reason (enum penstock_why) why requests to the server carry no tokens */
 	_Atomic unsigned shut;
-	/* time until which the server gets no tokens; 0: for the rest of the process */
+	/* time (pst_now_ns) from which the server gets tokens again; 0: not in this process */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
-	_Atomic bool answered; /* the server has moved the bytes of a PUT */
-	struct pst_err why;    /* protected by the lock, and so is `reaches` */
+	/* whether the server has moved the bytes of a PUT through a window */
+	_Atomic bool answered;
+	/* `why` is the message for `shut`; the lock protects it and `reaches` */
+	struct pst_err why;
 	struct reach *reaches;
 };
 
@@ -73,7 +76,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the lists *
 static struct hub *hubs;
 static struct pst_object_windows *all;
 
-/* Forgets the parent's clients in a forked child, which has none of their threads. */
+/* Resets the lists in a forked child, because the parent's clients have no threads there. */
 static void windows_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -114,7 +117,8 @@ static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
 	return -1;
 }
 
-/* Returns a socket that is connected to the server's first address, or -1. Sends nothing. */
+/* Returns a UDP socket that is connected to the server's first address, or -1. The kernel then
+ * chooses the local address. No packet is sent. */
 static int socket_there(struct pst_http_endpoint *endpoint)
 {
 	struct sockaddr_storage address;
@@ -213,7 +217,9 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 	for (windows = all; windows; windows = windows->next)
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
-	/* A pause ends while the storage is open, so the storage has its windows. */
+	/* During a pause the storage still gets its windows, because the pause may end while the
+	 * storage is open. Only a server that gets no tokens for the rest of the process has
+	 * none. */
 	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
@@ -274,8 +280,8 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 		facts->why_windows = *why;
 		return;
 	}
-	/* A server that has had access to a window may still see it when it is used again. So
-	 * windows of one server are not used for another. */
+	/* A server that has had access to a window may still access its memory when the window is
+	 * used again. So a window of one server is never used for another. */
 	facts->windows = windows;
 	facts->windows_class =
 		pst_wire_client_is_dma(windows->hub->client) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
@@ -414,8 +420,8 @@ int pst_object_window_open(struct pst_object_windows *windows, struct penstock_d
 	ret = pst_wire_buffer_open(windows->hub->client, dev, NULL, len, &own->buffer, err);
 	if (ret) {
 		free(own);
-		/* A lane would repeat the call after -EAGAIN, but perhaps no buffer is ever
-		 * closed. */
+		/* Replaces -EAGAIN, after which a worker thread would repeat the call until a
+		 * buffer is closed. Perhaps no buffer is ever closed. */
 		return ret == -EAGAIN ? pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
 						       "there are too many windows")
 				      : ret;
@@ -496,8 +502,8 @@ unsigned pst_object_reply_fill(const struct pst_http_head *head,
 	return count + pst_object_rdma_headers(head, out + count);
 }
 
-/* Records that the server has moved bytes through a window. For a PUT, this shows that the server
- * knows tokens of PUTs; a GET does not show it. */
+/* Records that the server has moved bytes through a window. After a PUT, `answered` shows that the
+ * server accepts tokens of PUTs. A GET does not prove that. */
 static void answered(struct pst_object_windows *windows, enum penstock_op op)
 {
 	atomic_store(&windows->declines, 0);
@@ -505,9 +511,9 @@ static void answered(struct pst_object_windows *windows, enum penstock_op op)
 		atomic_store(&windows->answered, true);
 }
 
-/* Returns whether the error in the response is a wrong checksum that a server without tokens
- * reports: it has compared the window's checksum with the empty body. A server that knows tokens
- * reports the same error if bytes were damaged. */
+/* Returns whether the response reports a wrong checksum. A server that ignores tokens compares the
+ * checksum of the window's bytes with the empty body, and reports this error. A server that accepts
+ * tokens reports the same error if bytes were damaged. */
 static bool is_body_checked(const struct pst_object_grant *grant, const struct pst_http_head *head,
 			    const char *error)
 {
@@ -538,7 +544,7 @@ static void judge_device(struct pst_object_grant *grant)
 	verdict->remember = 0;
 }
 
-/* Notes what the verdict tells about the server, and returns its `next`. */
+/* Records what the verdict shows about the server. Returns the verdict's member `next`. */
 static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
@@ -653,7 +659,8 @@ void pst_object_grant_release(struct pst_object_grant *grant,
 	pthread_t thread;
 
 	grant->released = released;
-	/* Taking a long window away from a network card stalls the other requests of a reactor. */
+	/* Ending a network card's registration of a long window takes long. On this thread, a
+	 * reactor, it would delay other requests. */
 	if (waits && !pst_thread_start(&thread, release_run, grant)) {
 		pthread_detach(thread);
 		return;

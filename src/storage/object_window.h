@@ -2,13 +2,14 @@
 /*
  * Windows for the servers of objects (S3 over RDMA). A window is memory of the host or of a device
  * that a server reads and writes itself, by the transports of src/wire. A request with the window's
- * token lets the server move the bytes instead of sending a body. Called by object.c and the files
- * of uploads.
+ * token lets the server move the bytes instead of sending a body. object.c, object_reach.c and the
+ * code of uploads call these functions.
  *
- * For each endpoint, the library remembers whether the server accepts tokens. A server that does
- * not know tokens gets none for the rest of the process. A server that has declined many tokens
+ * For each endpoint, the library remembers whether the server accepts tokens. A server that ignores
+ * tokens gets none for the rest of the process. A server that has declined many tokens in a row
  * gets none for a minute. Besides, the library remembers for each device whether the server can
- * access its memory. An answer to such a window does not change what is remembered of the others.
+ * access its memory. A response to a request with such a window does not change what the library
+ * remembers about tokens.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H
@@ -22,15 +23,15 @@ struct pst_object_windows;
 struct pst_wire_grant;
 
 /* Returns the windows for the server of an object, or NULL with the reason in `why`. They are never
- * freed. The server must have answered a request before. */
+ * freed. The server must have replied to a request before, so that its address is known. */
 struct pst_object_windows *pst_object_windows_find(const struct pst_object_place *place,
 						   struct pst_err *why);
-/* Fills the members of the facts that describe windows. `windows` may be NULL, for the reason
- * `why`. `only` is true if the caller allows no other transfer. */
+/* Fills the members of `facts` that describe windows. `windows` may be NULL, for the reason `why`.
+ * `only` is true if the caller forbids transfers in HTTP bodies. */
 void pst_object_windows_facts(const struct pst_object_windows *windows, const struct pst_err *why,
 			      bool only, struct pst_storage_facts *facts);
-/* Returns 0 if the server gets tokens. Returns -EOPNOTSUPP with the reason if it gets none, for the
- * rest of the process or for a pause. The first call after a pause ends it. */
+/* Returns 0 if requests to the server may carry tokens. Returns -EOPNOTSUPP with the reason if not,
+ * because of a pause or for the rest of the process. Ends a pause whose time is over. */
 int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err *err);
 
 /* Returns whether the server has declined the last token that it was sent. */
@@ -42,8 +43,9 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows);
 int pst_object_window_open(struct pst_object_windows *windows, struct penstock_device *dev,
 			   size_t len, struct pst_window **out, struct pst_err *err);
 
-/* Returns whether the server can access windows in the memory of `dev`: 1 or 0 by its last answer,
- * with the reason in `why` if it is 0; -EAGAIN if this is unknown, and must be tested. */
+/* Returns whether the server can access windows in the memory of `dev`, by the last test: 1, or 0
+ * with the reason in `why`. Returns -EAGAIN if no recent test is known, and the caller must make
+ * one. */
 int pst_object_windows_reach(struct pst_object_windows *windows, const struct penstock_device *dev,
 			     struct pst_err *why);
 /* Notes the result of a test. `why` is NULL if the server can access the memory. */
@@ -54,13 +56,14 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 struct pst_object_grant {
 	struct pst_object_windows *windows;
 	struct pst_window *window;
-	struct pst_wire_grant *inner; /* NULL while the window is closed to the server */
+	struct pst_wire_grant *inner; /* the server's access to the window; NULL after its end */
 	enum penstock_op op;
 	uint64_t len;
 	const char *transport;			/* name of the transport; static */
-	bool dma;				/* the bytes move by DMA only */
+	bool dma;				/* whether only DMA moves the bytes, and no CPU */
 	struct penstock_object_verdict verdict; /* result of pst_object_grant_judge */
-	struct pst_object_steps steps;		/* used if the transport has requests of its own */
+	/* used if the transport replaces the request by its own requests */
+	struct pst_object_steps steps;
 	/* the call whose response was judged; NULL if none was */
 	const struct pst_object_call *judged;
 	/* Result of pst_object_grant_wait or _release: 0, or -errno with the reason in `err`. */
@@ -69,27 +72,29 @@ struct pst_object_grant {
 	void (*released)(struct pst_object_grant *grant);
 };
 
-/* Opens the first `len` bytes of a window to the server, for a GET (PENSTOCK_READ) or a PUT. */
+/* Permits the server to read (PUT) or write (GET, PENSTOCK_READ) the first `len` bytes of a
+ * window. */
 int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			  struct pst_window *window, enum penstock_op op, uint64_t len,
 			  struct pst_err *err);
-/* Lets the server move the bytes of the call through the window of an open grant. */
+/* Adds the token of the grant's window to the call, so that the server moves the bytes through the
+ * window. */
 void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
-/* Judges the response to the call that has sent the grant's token. Records what the response shows
- * about the server. `error` is the code in the response's body, or NULL if the body has not
- * arrived. The body of a response cannot go to memory of a device, so the verdict is never BODY for
- * such a window. */
+/* Judges the response to the call with the grant's token. Records what the response shows about the
+ * server. `error` is the error code in the response's body, or NULL if the body has not arrived.
+ * The body of a response cannot go to memory of a device, so the result is never
+ * PENSTOCK_OBJECT_BODY for such a window. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);
 /* Stores in `err` why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
-/* The headers of a response that a judge needs, and memory for their values. */
+/* The headers of a response that pst_wire_judge needs, and memory for their values. */
 #define PST_OBJECT_REPLY_HEADERS (3 + PST_OBJECT_RDMA_HEADERS)
 struct pst_object_reply_texts {
 	char length[24], range[80];
 };
-/* Fills in the headers, and returns their number. */
+/* Stores the headers of the response in `out`, and returns their number. */
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
 			       struct pst_object_reply_texts *texts,
 			       struct penstock_object_header *out);
@@ -98,8 +103,8 @@ unsigned pst_object_reply_fill(const struct pst_http_head *head,
 bool pst_object_grant_close(struct pst_object_grant *grant);
 /* Ends the server's access to the window. Waits for the server, at most 2 s. */
 void pst_object_grant_wait(struct pst_object_grant *grant);
-/* Ends the server's access to the window. Then calls released(): at once or, if it must wait for
- * the server, on another thread. */
+/* Ends the server's access to the window, and then calls released(): at once, or on another thread
+ * if it must wait for the server. */
 void pst_object_grant_release(struct pst_object_grant *grant,
 			      void (*released)(struct pst_object_grant *grant));
 

@@ -174,7 +174,8 @@ void penstock_weights_get_place(struct penstock_weights_place *out)
 {
 	if (!out)
 		return;
-	/* The core library may have failed since then, without a file and a tensor. */
+	/* The core library may have failed after last_place was filled. Its error has no file and
+	 * no tensor. */
 	if (strcmp(last_message, penstock_errmsg()) != 0)
 		snprintf(last_place.text, sizeof(last_place.text), "%s", penstock_errmsg());
 	pst_weights_struct_out(out, &last_place, sizeof(last_place));

@@ -31,8 +31,8 @@ int pst_weights_fail_null(const char *what);
 /* Sets the message for a failed allocation and returns -ENOMEM. `what` names the purpose of the
  * memory. */
 int pst_weights_no_memory(const char *what);
-/* Keeps the message and the penstock_why that a failed penstock_* function has just set, adds
- * the place to them, and returns -|code|. */
+/* Keeps the message and the penstock_why that a failed penstock_* function has just set, adds the
+ * place (file, tensor, offset) to them, and returns -|code|. */
 int pst_weights_fail_lib(int code, const char *file, const char *tensor, uint64_t off);
 
 /* A copy of one thread's error: its message and its place (file, tensor, offset), so that another

@@ -27,7 +27,8 @@ struct pst_extent {
 struct pst_extents {
 	struct pst_extent *list;
 	size_t count, capacity;
-	/* Maximum length in bytes of an extent made by joining; 0 if there is no maximum. */
+	/* Maximum length in bytes of an extent that is made by joining others; 0 if there is no
+	 * maximum. */
 	uint64_t most;
 	/* Whether the extents that are added next have memory pages that hold no other data.
 	 * pst_extents_add copies it to own_first and own_last. */

@@ -156,15 +156,16 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	left = st;
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st || w->sources[index].process != process) {
-		/* The storage that was opened by the parent process and inherited by a fork, or
-		 * NULL. */
+		/* The old value is replaced and closed below. It is NULL, or a storage that this
+		 * process has inherited from its parent and must not use. */
 		left = w->sources[index].st;
 		w->sources[index] = (struct pst_file_source){st, source.fd, process};
 	}
 	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
 	penstock_close(left);
-	/* Another thread has set sources[index] first, so this thread's storage is not used. */
+	/* If another thread has set sources[index] first, `left` is this thread's storage, which is
+	 * not used. Then its descriptor is not used either. */
 	if (left == st && !kept && source.fd >= 0)
 		close(source.fd);
 	return 0;
@@ -198,8 +199,8 @@ static int header_fail(const char *path, int code, const struct pst_st_error *er
 		err->text);
 }
 
-/* Bytes that are read from the start of a file behind a URL. Most headers are shorter, so that they
- * need one request only. */
+/* Number of bytes that are read from the start of a file behind a URL. Most headers are shorter, so
+ * that they need one request only. */
 #define FRONT_BYTES (1u << 20)
 
 /* An open file whose header is being read. */

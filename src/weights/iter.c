@@ -16,13 +16,15 @@
 #include "weights/place.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
-/* Maximum number of batches in the window. */
+/* Maximum number of batches in the window (the device memory into which tensors are read ahead). */
 #define BATCHES_MAX 64u
-/* A batch takes at most 1/BATCH_PARTS of the window. */
+/* A batch of tensors takes at most 1/BATCH_PARTS of the window, the memory for tensors read
+ * ahead. */
 #define BATCH_PARTS 4u
 #define WINDOW_LEAST (1u << 18)
-/* Maximum number of tensors that do not fit in the window and so have memory of their own. Counts
- * tensors that are being read and tensors that the caller holds. */
+/* Maximum number of tensors that do not fit in the window (the memory for tensors read ahead) and
+ * so have memory of their own. Counts tensors that are being read and tensors that the caller
+ * holds. */
 #define OWN_MAX 2u
 /* Maximum number of tensors in a batch. */
 #define TENSORS_MAX 16384u
@@ -49,7 +51,8 @@ struct penstock_weights_iter {
 	struct penstock_queue *q;
 	char *window;
 	uint64_t window_len, batch_most;
-	/* The batches in the window, in file order, starting with `oldest`. */
+	/* The batches of tensors that are being read or in use, in file order, starting with
+	 * `oldest`. */
 	struct batch batches[BATCHES_MAX];
 	unsigned oldest, batch_count, own_count;
 	/* How many of the model's tensors have been put into batches. */
@@ -100,9 +103,9 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 	return count;
 }
 
-/* Finds `len` contiguous free bytes in the window. They are between the newest batch and the
- * window's end or, if there is too little room, at the window's start. Returns false if there
- * is no such range. */
+/* Finds `len` contiguous free bytes in the window, the device memory for tensors read ahead. They
+ * are between the newest batch and the window's end or, if there is too little room, at the
+ * window's start. Returns false if there is no such range. */
 static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
@@ -132,8 +135,8 @@ static bool iter_window_find(struct penstock_weights_iter *it, uint64_t len, uin
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Returns true if a tensor is longer than a batch may be. Such a tensor gets its own memory, so
- * the window's length does not depend on it. */
+/* Returns true if a tensor is longer than a batch may be. Such a tensor gets its own memory, so the
+ * length of the window (the memory for tensors read ahead) does not depend on it. */
 static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
@@ -245,8 +248,8 @@ static int iter_read_ahead(struct penstock_weights_iter *it)
 
 /* ---- public functions ---- */
 
-/* Returns the length of the window in bytes: `window`, or less if all tensors, without the long
- * tensors, fit in a shorter window. */
+/* Returns the length in bytes of the memory for tensors read ahead: `window`, or less if all
+ * tensors fit in less. Long tensors do not count, because they have memory of their own. */
 static uint64_t window_for(const struct penstock_weights *w, uint64_t window, uint64_t batch_most)
 {
 	uint64_t sum = 4096;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements two of the three ways to receive a model: the whole model into one allocation per
- * device, and single pieces into the caller's memory. Both ways make a list of extents. Then
- * move.c, or the hook that a group passes, reads the extents. Called by programs and by
- * src/group. A load never leaves partial results: it frees its allocations if it fails, and it
- * checks all pieces before the first byte moves.
+ * Implements two of the three ways to receive a model (iter.c has the third): the whole model into
+ * one allocation per device, and single pieces into the caller's memory. Both ways make a list of
+ * extents. Then move.c reads the extents or, if several processes load together, the function that
+ * src/group passes. Called by programs and by src/group. A load never leaves partial results: it
+ * frees its allocations if it fails, and it checks all pieces before the first byte moves.
  */
 #include "weights/load.h"
 
@@ -41,8 +41,8 @@ static int piece_out_of_range(const struct penstock_weights *w, const struct pen
 		(unsigned long long)p->outer_count, (unsigned long long)p->outer_first);
 }
 
-/* Translates a piece into a segment, that is, into an offset in the file, the length of a row,
- * the distance between rows and the number of rows. */
+/* Translates a piece (a part of a tensor) into a segment, that is, into an offset in the file, the
+ * length of a row, the distance between rows and the number of rows. */
 static int piece_to_seg(const struct penstock_weights *w, const struct penstock_piece *p,
 			struct penstock_seg *seg)
 {
@@ -381,10 +381,10 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
-/* Speeds measured with four processes that load one model (bench/README.md): with
- * PENSTOCK_FAST, 65 GB/s, because the CPUs copy from the page cache. With PENSTOCK_THRIFTY, 36
- * GB/s if the files must first be registered with the GPU, and 105 GB/s if registrations are
- * kept from earlier loads. */
+/* Speeds measured with four processes that load one model (bench/README.md): with PENSTOCK_FAST, 65
+ * GB/s, because the CPUs copy from the page cache. With PENSTOCK_THRIFTY, 36 GB/s if the files must
+ * first be registered with the GPU, and 105 GB/s if they are still registered from earlier
+ * loads. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {
 	return w && ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declares loads whose last step, moving the bytes, can be replaced. Normally pst_load_move
- * moves the bytes. A group passes a hook that moves the bytes instead.
+ * Declares loads whose last step, moving the bytes, can be replaced. Normally pst_load_move moves
+ * the bytes. For several processes that load together, src/group passes a function that moves the
+ * bytes instead.
  */
 #ifndef PST_WEIGHTS_LOAD_H
 #define PST_WEIGHTS_LOAD_H
 
 #include "weights/move.h"
 
-/* A hook that moves the extents of a load instead of pst_load_move. */
+/* A function, with its argument, that moves the extents of a load instead of pst_load_move. */
 struct pst_load_mover {
-	/* `status` is 0, or the error with which this load has already failed. The hook is
+	/* `status` is 0, or the error with which this load has already failed. The function is
 	 * called even after an error, so that the other ranks of a group learn of the error.
 	 * Returns 0 or the load's error. */
 	int (*move)(void *arg, struct pst_load *load, struct pst_extents *extents, int status);

@@ -26,8 +26,8 @@ struct pst_model_file {
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
 	/* for a file behind a URL: pst_url_version() of the storage that has read the header */
 	uint64_t version;
-	/* Hash with which the ranks of a group check that they opened the same file; 0 if not
-	 * yet computed. */
+	/* Hash with which processes that load the model together check that they opened the same
+	 * file; 0 if not yet computed. */
 	uint64_t content;
 };
 
@@ -69,8 +69,8 @@ struct penstock_weights {
 	pthread_mutex_t lock;
 	struct pst_config config;
 	unsigned flags;
-	/* Number of references: the caller's own, and one for each call or read of a group that
-	 * is still running after its load has returned. */
+	/* Number of references: the caller's own, and one for each call or read that src/group
+	 * still has running after its load has returned. */
 	atomic_uint refs;
 	unsigned file_count;
 	struct pst_tensor_entry *entries; /* Sorted by file, then by offset. */

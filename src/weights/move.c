@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves the extents of a load: sorts them by file, makes requests that each cover one file,
- * submits all requests and waits for them. Called by all functions that load a model. The message
- * of a failure names file, tensor and offset.
+ * Moves the extents (file ranges with the memory for them) of a load: sorts them by file, makes
+ * requests that each cover one file, submits all requests and waits for them. Called by all
+ * functions that load a model. The message of a failure names file, tensor and offset.
  */
 #include "weights/move.h"
 
@@ -214,10 +214,10 @@ struct batches {
 	unsigned segs_max;
 };
 
-/* Returns the index of the extent after the last one of the batch that begins at extent `first`.
- * A batch ends where its file ends, when it has `most` bytes or when it has SEGS_MAX extents.
- * Extents that read the same bytes belong to one batch, because two requests would read these bytes
- * twice. For this, a batch may have up to PENSTOCK_SEGS_MAX extents. */
+/* Returns the index of the extent after the last one of the batch (one request) that begins at
+ * extent `first`. A batch ends where its file ends, when it has `most` bytes or when it has
+ * SEGS_MAX extents. Extents that read the same bytes belong to one batch, because two requests
+ * would read these bytes twice. For this, a batch may have up to PENSTOCK_SEGS_MAX extents. */
 static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_t most)
 {
 	const struct pst_extent *list = extents->list;

@@ -19,7 +19,7 @@ struct pst_load {
 	 * boundary. */
 	uint64_t lead;
 	uint64_t looked_ns; /* Time of the last call of opts.look, in ns. */
-	int failed;	    /* The first error, whose message this thread has; 0 if none. */
+	int failed; /* Code of the first error; its message is stored for this thread; 0 if none. */
 };
 
 /* Copies and checks the caller's options; NULL stands for the defaults. Clears all other
@@ -34,8 +34,8 @@ int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t le
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len);
 
-/* Submits one request for `count` extents, all of the same file. `user` and `id` are passed to
- * penstock_submit. */
+/* Submits one request for `count` extents (file ranges with the memory for them), all of the same
+ * file. `user` and `id` are passed to penstock_submit. */
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 		    const struct pst_extent *extents, size_t count, void *user, uint64_t *id);
 /* Handles the completion of a request for `extents`: adds the request's report to the load's,
@@ -54,8 +54,8 @@ int64_t pst_load_wait_ns(const struct pst_load *load);
 /* Fails with -ESTALE if any file of the extents has changed since its header was read. May
  * block. */
 int pst_load_check_files(struct pst_load *load, const struct pst_extents *extents);
-/* Sorts the extents, submits requests for all of them and waits. No request is in flight when it
- * returns. */
+/* Sorts the extents (file ranges with the memory for them), submits requests for all of them and
+ * waits. No request is in flight when it returns. */
 int pst_load_move(struct pst_load *load, struct pst_extents *extents);
 
 /* Copies the load's report into the caller's struct. */

@@ -16,7 +16,7 @@
 #define SHORT_ALIGN 64u
 
 struct stretch {
-	uint64_t first, end; /* Indices of the tensors in this memory: from `first` to end - 1. */
+	uint64_t first, end; /* Indices of the stretch's tensors: from `first` to end - 1. */
 	uint64_t off, len;   /* Offset and length in the file, in bytes. */
 	/* Remainder of the tensors' file offsets modulo the alignment; all tensors of a stretch
 	 * have the same remainder. */

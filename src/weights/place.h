@@ -28,8 +28,9 @@ uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dt
 bool pst_place_has_own_pages(uint64_t off, uint64_t len, enum penstock_dtype dtype, uint64_t least);
 
 /*
- * Widens each long extent to whole pages, which direct paths need, unless it shares a page with
- * other data. Returns the number of bytes added before extents.
+ * Widens each long extent (a range of a file with the memory for it) to whole pages, which direct
+ * paths need, unless it shares a page with other data. Returns the number of bytes added before
+ * extents.
  */
 uint64_t pst_place_widen(struct pst_extents *extents);
 

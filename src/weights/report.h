@@ -15,7 +15,7 @@ struct pst_report_sum {
 
 /* Returns the time of the monotonic clock in ns. */
 uint64_t pst_report_now_ns(void);
-/* Clears the sum, and notes the time as its start. */
+/* Clears the sum, and stores the present time as its start. */
 void pst_report_begin(struct pst_report_sum *sum);
 /* Adds the report of one completed request, whose result is `result`. */
 void pst_report_add(struct pst_report_sum *sum, int64_t result, const struct penstock_report *r);

@@ -147,7 +147,7 @@ static int save_look(void *user, uint64_t bytes)
 	return opts->look(opts->user);
 }
 
-/* Writes the header and the tensors as the items of a part. */
+/* Writes the header and the tensors with penstock_part_write, as the items of one file. */
 static int write_file(const char *path, struct pst_text *header, const struct item *items,
 		      uint64_t count, struct penstock_save_opts *opts,
 		      struct penstock_load_report *report)

@@ -103,8 +103,7 @@ static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks
 static int check_heads(const struct cut *c)
 {
 	if (!(c->heads % c->o->ranks))
-		/* The number of heads is divisible, or it is 0, which means that it is not
-		 * known. */
+		/* The ranks can share the heads evenly, or the number of heads is unknown (0). */
 		return 0;
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"%u heads cannot be shared by %u ranks", c->heads, c->o->ranks);
@@ -245,8 +244,8 @@ static bool has_sibling(const struct cut *c, const char *tail)
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
-		/* The tools that quantize models write the tensor weight_g_idx only for layers
-		 * whose groups are scattered. */
+		/* Tools that quantize models write the tensor weight_g_idx only for layers in which
+		 * the inputs of a group are scattered. */
 		return 1;
 	if (!has_sibling(c, ".g_idx"))
 		return 0;
@@ -279,7 +278,9 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 		if (!inputs && cut != PENSTOCK_CUT_LAST_HALVES && cut != PENSTOCK_CUT_INNER)
 			break;
 		if (!last)
-			return 0; /* Every rank needs the whole bias. */
+			/* A tensor of one dimension is a bias, which every rank needs as a
+			 * whole. */
+			return 0;
 		c->dim = cut == PENSTOCK_CUT_INNER ? last - 1 : last;
 	}
 	if (!is_scale(c->t->name))
@@ -314,8 +315,8 @@ static int apply_rule(struct cut *c, enum penstock_cut cut)
 	case PENSTOCK_CUT_LAST_HALVES:
 		return add_halves(c, length);
 	case PENSTOCK_CUT_WORDS:
-		/* In the layout COLUMNS an element packs several words, so the number of words
-		 * is not rounded up. */
+		/* In the layout COLUMNS, an element packs the values of several vocabulary words.
+		 * So words_of(), which rounds the number of words up, does not apply. */
 		each = layout_of(c->t->name) == COLUMNS ? (length + c->o->ranks - 1) / c->o->ranks
 							: words_of(length, c->o->ranks);
 		c->part_count = 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements card.h. A card is found by its table of GIDs: with RoCE v2, each address of the card's
- * network interface is a GID. No function keeps state.
+ * Implements card.h. A network card is found by its table of GIDs (global identifiers): with RoCE
+ * v2, each IP address of the card's network interface is a GID. The functions have no static state.
  */
 #include "wire/card.h"
 
@@ -16,15 +16,16 @@
 
 #define GIDS_MAX 256
 #define PAGE_MASK ((uintptr_t)PST_WIRE_PAGE - 1)
-/* Random bits of the address of a window. The alignment of long pages is kept, and the end of a
- * window cannot overflow. */
+/* Random bits of the address of a window. The lower bits are 0, which preserves the alignment of
+ * huge pages. The upper bits are 0, so that the end of a window cannot overflow. */
 #define RANDOM_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN)
 /* If a packet is not acknowledged within 4.096 us << TIMEOUT, which is 134 ms, it is sent again, up
  * to RETRIES times. */
 #define TIMEOUT 15
 #define RETRIES 7
 #define HOPS_MAX 64
-/* pause of 0.64 ms that the other side makes if no receive is posted */
+/* code for 0.64 ms, the pause of the other side's card before it sends again a message for which no
+ * receive is posted */
 #define RNR_TIMER 12
 
 /* ---- finding a card ---- */
@@ -37,7 +38,7 @@ bool pst_card_gid(const char *address, union ibv_gid *out)
 	       inet_pton(AF_INET6, address, out->raw) == 1;
 }
 
-/* Searches the GIDs of an open card. */
+/* Searches the GID in the GID table of an open card. If found, stores its port and index. */
 static bool gid_find(struct pst_card *card, const union ibv_gid *gid)
 {
 	struct ibv_gid_entry entries[GIDS_MAX];
@@ -56,7 +57,7 @@ static bool gid_find(struct pst_card *card, const union ibv_gid *gid)
 	return false;
 }
 
-/* Opens a device if it has the GID. */
+/* Opens a device if one of its GIDs is `gid`. */
 static bool device_open(struct pst_card *card, struct ibv_device *device, const union ibv_gid *gid)
 {
 	card->context = card->v->open_device(device);
@@ -71,12 +72,12 @@ static bool device_open(struct pst_card *card, struct ibv_device *device, const 
 	return false;
 }
 
-/* Reads the attributes of the port. */
+/* Reads the attributes of the card's port: MTU and LID. */
 static int port_open(struct pst_card *card, struct pst_err *err)
 {
 	struct ibv_port_attr port;
 
-	/* The function fills only the members of an older, shorter struct. */
+	/* An older libibverbs has a shorter struct, and query_port then fills only its members. */
 	memset(&port, 0, sizeof(port));
 	if (card->v->query_port(card->context, card->port, (struct _compat_ibv_port_attr *)&port))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
@@ -150,8 +151,8 @@ static struct ibv_mr *register_fail(const char *card, const struct pst_wire_gran
 	return NULL;
 }
 
-/* Registers memory of a GPU as a dma-buf. If that is not possible, registers it by the kernel
- * module for peer memory. */
+/* Registers memory of a GPU with the network card, as a dma-buf. If that is not possible, registers
+ * its address, which needs the kernel module for peer memory. */
 static struct ibv_mr *register_device(const struct pst_verbs *v, struct ibv_pd *pd,
 				      const char *card, const struct pst_wire_grant *g, int access,
 				      struct pst_err *err)
@@ -235,7 +236,7 @@ void pst_card_queue_close(struct pst_card_queue *queue)
 	queue->events = NULL;
 }
 
-/* Waits until the card has an event. */
+/* Waits until the completion queue's event channel is readable. */
 static int queue_sleep(struct pst_card_queue *queue, const struct pst_wire_channel *channel,
 		       struct pst_err *err)
 {
@@ -261,8 +262,8 @@ int pst_card_queue_wait(struct pst_card_queue *queue, const struct pst_wire_chan
 	while ((n = ibv_poll_cq(queue->cq, 1, out)) == 0) {
 		int ret;
 
-		/* Polls once more after it is armed, because a completion before that causes no
-		 * event. */
+		/* Polls once more after requesting an event, because a completion before the
+		 * request causes no event. */
 		if (!queue->armed) {
 			ret = ibv_req_notify_cq(queue->cq, 0);
 			queue->armed = !ret;
@@ -287,7 +288,7 @@ int pst_card_status_fail(const struct pst_verbs *v, enum ibv_wc_status status, s
 			err, EACCES, PENSTOCK_WHY_NO_PERMISSION,
 			"the client's network card has refused the access: the token "
 			"is wrong or released, or does not allow range and direction");
-	/* The client has closed the connection, or does not answer. */
+	/* These states mean that the client has closed the connection, or does not reply. */
 	if (status == IBV_WC_WR_FLUSH_ERR)
 		code = EPIPE;
 	else if (status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_RNR_RETRY_EXC_ERR)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of the data plane: buffers, windows with their tokens, and the thread that
- * serves the connections of all transports. Called by src/object, and by the storage of objects. No
- * byte may get into a window after pst_wire_release has returned.
+ * Implements the client half of S3 over RDMA: buffers, windows with their tokens, and the thread
+ * that serves the connections of all transports. src/object and storage/object_window.c call these
+ * functions. No byte may get into a window after pst_wire_release has returned.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@
 #include "wire/transports.h"
 
 #define SLOTS PENSTOCK_OBJECT_WINDOWS_MAX
-#define ID_MASK ((UINT64_C(1) << 52) - 1) /* so that an id plus a length never overflows */
+#define ID_MASK ((UINT64_C(1) << 52) - 1) /* 52 bits, so that an id plus a length never overflows */
 #define FENCE_MS 2000
 
 /* ---- windows ---- */
@@ -65,7 +65,7 @@ bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant
 	return live;
 }
 
-/* Ends one access to the memory of a grant's window. Called with the lock. */
+/* Ends one transfer's access to the memory of a grant's window. The caller holds client->lock. */
 static void grant_unuse(struct pst_wire_client *client, struct pst_wire_grant *grant)
 {
 	if (!--grant->users && !grant->live)
@@ -89,8 +89,8 @@ void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
 }
 
 /* Appends a grant to the end of the list of free grants, whose first element is used next. So a
- * released grant keeps its id for as long as possible, and a transfer that comes too late is
- * recognised. */
+ * released grant keeps its id for as long as possible. A transfer with that id that comes too late
+ * is then recognised as late. */
 static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
 {
 	g->next = NULL;
@@ -105,9 +105,9 @@ static int cut_fail(struct pst_err *err)
 			      "are lost, and it has no new ones; use a new buffer");
 }
 
-/* Takes a free grant, gives it an id that no earlier window had, and adds it to the windows of the
- * buffer. The grant refuses all transfers until its member `live` is set. Returns NULL if none is
- * free. */
+/* Takes a grant (the record of a window) from the free list, gives it an id that no earlier window
+ * had, and counts it in buffer->windows. Transfers are refused until the member `live` is set.
+ * Returns NULL if no grant is free. */
 static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 					const unsigned char cap[PST_TOKEN_CAP], struct pst_err *err)
 {
@@ -137,7 +137,8 @@ static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 	return g;
 }
 
-/* Selects the first transport that can serve the window, and prepares the window for it. */
+/* Selects the first transport that can serve the window, and prepares the window for it. Returns 0
+ * or -errno. */
 static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 {
 	struct pst_wire_client *c = g->buffer->client;
@@ -188,7 +189,7 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 	g = slot_take(buffer, cap, err);
 	if (!g)
 		return err->code;
-	/* Until `live` is set, no other thread reads these members. */
+	/* No other thread reads these members before `live` is set, so the lock is not needed. */
 	g->op = op;
 	g->off = off;
 	g->len = len;
@@ -230,13 +231,15 @@ enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant)
 	return grant->op;
 }
 
-/* Computes the CRC of the window's bytes, and compares it with the CRC in the server's response. */
+/* Computes the CRC of the window's bytes, and compares it with the CRC in the server's response. If
+ * they differ, the verdict becomes PENSTOCK_OBJECT_RESEND. */
 static void window_check(struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
 {
 	const struct pst_wire_buffer *b = grant->buffer;
 	const char *reason = NULL;
 
-	/* The transports whose bytes are checked here have no windows in memory of a GPU. */
+	/* Transports with ops->checked never have windows in memory of a GPU, so `b->dev` is only a
+	 * precaution. */
 	if (!verdict->has_crc64 || b->dev) {
 		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
 		verdict->remember = 1;
@@ -253,7 +256,8 @@ static void window_check(struct pst_wire_grant *grant, struct penstock_object_ve
 	snprintf(verdict->text, sizeof(verdict->text), "%s", reason);
 }
 
-/* Waits until no transfer accesses the window, with the lock. Returns 0 or -ETIMEDOUT. */
+/* Waits until no transfer accesses the window, but at most fence_ms milliseconds if the transport
+ * can cut servers off. The caller holds client->lock. Returns 0 or -ETIMEDOUT. */
 static int wait_for_users(struct pst_wire_client *client, struct pst_wire_grant *grant)
 {
 	struct timespec until;
@@ -285,8 +289,8 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
 	pst_wire_nic_judge(grant, verdict);
-	/* With a status of 4xx, the server refuses the request itself. It does so before the first
-	 * byte moves. */
+	/* With a status of 4xx, the server refuses the request before the first byte moves. So no
+	 * transfer can be in progress after it. */
 	atomic_store(&grant->settled,
 		     verdict->next == PENSTOCK_OBJECT_DONE ||
 			     (verdict->next == PENSTOCK_OBJECT_ERROR && reply->status / 100 == 4));
@@ -307,7 +311,7 @@ bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
 	return grant->ops->dma;
 }
 
-/* Refuses further transfers of the window. Called with the lock. */
+/* Makes the client refuse further transfers of the window. The caller holds client->lock. */
 static void grant_close(struct pst_wire_grant *grant)
 {
 	if (grant->live && grant->users && grant->ops->revoke)
@@ -339,8 +343,8 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	 * transfer of the parent. */
 	if (pst_fork_check(client->generation, &(struct pst_err){0}))
 		return 0;
-	/* The lock is not held here, because this call may take the time of a system call for each
-	 * page. */
+	/* The lock is not held here, because unbind may take as long as a system call for each page
+	 * of the window. */
 	if (grant->bound)
 		unbound = grant->ops->unbind(grant, err);
 	grant->bound = NULL;
@@ -359,8 +363,9 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	}
 	if (!ret && !lost)
 		ret = pst_wire_holders_wait(grant->buffer, err);
-	/* If a server was cut off from another window of the buffer, pages of the buffer were
-	 * replaced. The server of this window may have written to the old pages. */
+	/* If the release of another window of the buffer has cut a server off, pages of the buffer
+	 * were replaced. This window's server may have written to the old pages, so its bytes may
+	 * be lost. */
 	if (lost && !ret)
 		ret = cut_fail(err);
 	/* The free grant keeps its id and capability, so that a transfer that comes too late is
@@ -373,7 +378,7 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 
 /* ---- buffers ---- */
 
-/* Adds a buffer to those of its client. */
+/* Adds a buffer to the client's list, and gives it ids. */
 static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
 {
 	struct pst_wire_client *client = b->client;
@@ -385,8 +390,8 @@ static int buffer_add(struct pst_wire_buffer *b, struct pst_err *err)
 			       PST_WIRE_BUFFERS_MAX);
 	} else {
 		client->buffer_count++;
-		/* Each buffer has two ids: one for servers that read, and one for servers that
-		 * write. */
+		/* A buffer has two ids for servers: `id` and the next number. One is for servers
+		 * that read the memory, and one is for servers that write it. */
 		client->next_buffer += 2;
 		b->id = client->next_buffer;
 		b->next = client->buffers;
@@ -430,7 +435,8 @@ int pst_wire_buffer_open(struct pst_wire_client *client, struct penstock_device 
 	return ret;
 }
 
-/* Removes a buffer from the client's list, and tells servers, with the lock. */
+/* Removes a buffer from the client's list, and calls the function `drop` of each transport, which
+ * tells servers to forget the buffer. The caller holds client->lock. */
 static void buffer_unlist(struct pst_wire_client *client, struct pst_wire_buffer *buffer)
 {
 	struct pst_wire_buffer **at = &client->buffers;
@@ -445,8 +451,9 @@ static void buffer_unlist(struct pst_wire_client *client, struct pst_wire_buffer
 			client->listeners[i].ops->drop(buffer);
 }
 
-/* Takes a retired buffer of the device whose servers have all ended off the list, or returns NULL.
- * The devices of other buffers may have been closed. */
+/* Returns a retired buffer of this device, after all servers with access to it have ended, and
+ * removes it from the list. Returns NULL if there is none. Buffers of other devices stay, because
+ * those devices may have been closed. */
 static struct pst_wire_buffer *retired_take(struct pst_wire_client *client,
 					    const struct penstock_device *dev, uint64_t serial)
 {
@@ -580,8 +587,8 @@ static void conn_close(struct pst_wire_conn *conn)
 }
 
 /* Shuts down the connection that has been idle for the longest time, to make room for a new
- * connection. So connections that send nothing cannot lock out servers. epoll then reports the end
- * of the connection. */
+ * connection. So connections that send nothing cannot keep servers out. epoll then reports the end
+ * of the connection, and the thread frees it. */
 static void conn_evict(struct pst_wire_client *client)
 {
 	struct pst_wire_conn *oldest = NULL;
@@ -631,8 +638,8 @@ static void listener_event(struct pst_wire_client *client, struct pst_wire_liste
 		conn_accept(client, listener);
 }
 
-/* Calls the function progress of each transport that has one. Returns the maximum time in ms to
- * wait for events; -1 if there is no limit. */
+/* Calls the function `progress` of each transport that has one. Returns the maximum time in ms for
+ * which the thread may wait for events; -1 if there is no limit. */
 static int listeners_progress(struct pst_wire_client *client)
 {
 	int wait = -1;
@@ -695,7 +702,8 @@ static int client_slots(struct pst_wire_client *c, struct pst_err *err)
 	return 0;
 }
 
-/* Copies the caller's options. The client does not keep the caller's strings after the open. */
+/* Copies the caller's options into the client, because the caller may free its strings after the
+ * open. */
 static int client_options(struct pst_wire_client *c, const struct penstock_object_client_opts *opts,
 			  struct pst_err *err)
 {
@@ -767,7 +775,7 @@ void pst_wire_client_close(struct pst_wire_client *c)
 
 	if (c->running && write(c->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
-	/* The caller may have left windows open, so end their registrations. */
+	/* The caller may have left windows open. Ends their registrations with network cards. */
 	for (unsigned i = 0; c->grants && i < SLOTS; i++)
 		if (c->grants[i].bound)
 			c->grants[i].ops->unbind(&c->grants[i], &(struct pst_err){0});

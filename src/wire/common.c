@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements common.h: random bytes, the hash of the host, the clock, copies between devices, and
- * the waits of a server's thread. No function keeps state.
+ * the waits of a server's thread. The functions have no static state.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,14 +25,14 @@ uint64_t pst_wire_now_ms(void)
 
 int pst_wire_random(void *out, size_t len, struct pst_err *err)
 {
-	/* getrandom(2) returns up to 256 bytes without interruption. */
+	/* A getrandom(2) of at most 256 bytes always returns all of them. */
 	if (len > 256 || getrandom(out, len, 0) != (ssize_t)len)
 		return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
 				      "the kernel gave no random bytes");
 	return 0;
 }
 
-/* Computes FNV-1a with 128 bits of the text "penstock" and the boot id. The boot id is no secret.
+/* Computes a 128-bit FNV-1a hash of the text "penstock" and the boot id. The boot id is no secret.
  * The text makes the hash differ from hashes of the boot id that other programs publish. */
 int pst_wire_host(unsigned char out[PST_TOKEN_HOST], struct pst_err *err)
 {
@@ -164,7 +164,8 @@ int pst_wire_copy(const struct pst_wire_devices *devices, struct penstock_device
 
 /* ---- for channels of a server ---- */
 
-/* Turns an address into 16 bytes; an IPv4 address becomes an IPv6 address of IPv4. */
+/* Converts a numeric address to the 16 bytes of an IPv6 address. An IPv4 address becomes
+ * ::ffff:a.b.c.d, the IPv4-mapped form. */
 static bool address_bytes(const char *text, unsigned char out[16])
 {
 	memset(out, 0, 10);
@@ -179,7 +180,7 @@ static bool is_loopback(const unsigned char *bytes)
 	return !memcmp(bytes, six, 16) || (!memcmp(bytes, four, 12) && bytes[12] == 127);
 }
 
-/* Parses "ADDRESS/BITS" of `len` bytes. */
+/* Parses a network "ADDRESS/BITS" of `len` characters, such as 10.1.0.0/16. */
 static bool network_parse(const char *text, size_t len, struct pst_wire_network *out)
 {
 	char address[PST_TOKEN_ADDRESS_MAX + 1];
@@ -225,7 +226,8 @@ static bool network_has(const struct pst_wire_network *network, const unsigned c
 	       (!rest || !((network->bytes[whole] ^ address[whole]) >> (8 - rest)));
 }
 
-/* Returns whether a token may name the address `named` if its request came from `from`. */
+/* Returns whether the server may connect to the address `named` in a token, if the HTTP request
+ * with the token came from `from`. So a token cannot make the server connect to other hosts. */
 static bool may_name(const struct pst_wire_server *server, const unsigned char *named,
 		     const unsigned char *from)
 {
@@ -271,7 +273,8 @@ int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short event
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
 	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
 
-	/* Each byte that moves starts the time limit again. The deadline of the move stays. */
+	/* Each call starts the time limit `timeout_ms` anew, so it ends only a move that makes no
+	 * progress. The deadline of the whole move stays the same. */
 	if (until > channel->deadline_ms)
 		until = channel->deadline_ms;
 	for (; now <= until; now = pst_wire_now_ms()) {
@@ -325,8 +328,8 @@ struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uin
 	return (struct penstock_object_seg){0};
 }
 
-/* Reads the range of a file that a segment describes into memory, or writes memory to it. Moves all
- * bytes or fails. */
+/* Reads a segment's range of a file into `mem`, or writes `mem` to that range. Moves all bytes or
+ * fails. */
 static int file_io(const struct penstock_object_seg *seg, char *mem, uint64_t len, bool read_file,
 		   struct pst_err *err)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of transport DC_V1, the protocol of NVIDIA's cuObject. One target (DCT) serves
- * all windows of the client; servers need its number and its key. Each window is a memory region of
- * its own, of exactly the window's bytes and with access in the window's direction only, at a
- * random address, as with rc1. The key is a secret that all clients and servers of an installation
- * share, so a server can guess memory keys of other windows. No test has run this file on a card.
+ * all windows of the client. A server needs the target's number and its key to reach it. Each
+ * window is a memory region of exactly the window's bytes, at a random address, and with access in
+ * the window's direction only. The key is a secret that all clients and servers of an installation
+ * share. So a server can guess memory keys of other windows. No test has run this file on a card.
  *
- * Any thread binds and unbinds windows. The client's thread has no events. Called by client.c.
+ * Any thread binds and unbinds windows. The client's thread receives no events from this transport.
+ * client.c calls these functions.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -28,10 +29,10 @@ struct dc_state {
 	struct ibv_cq *cq; /* completion queue that the target requires; it stays empty */
 	struct ibv_srq *srq;
 	struct ibv_qp *dct;
-	/* whether the target was destroyed to end the access to a region */
+	/* true if the target (`dct`) was destroyed, so that no new window can use it */
 	_Atomic bool gone;
 
-	pthread_mutex_t lock; /* protects `dct`; taken inside no other lock */
+	pthread_mutex_t lock; /* protects `dct`; taken while no other lock is held */
 };
 
 /* ---- windows ---- */
@@ -52,7 +53,7 @@ static int dc_bind(struct pst_wire_grant *g, struct pst_err *err)
 	return g->bound ? 0 : err->code;
 }
 
-/* Destroys the target, so that the card stops receiving for it. */
+/* Destroys the target (DCT), so that the card does not receive anything for it any more. */
 static void target_end(struct dc_state *s)
 {
 	pthread_mutex_lock(&s->lock);
@@ -68,8 +69,8 @@ static int dc_unbind(struct pst_wire_grant *g, struct pst_err *err)
 	struct dc_state *s = g->listener->state;
 	int code = s->card.v->dereg_mr(g->bound);
 
-	/* The card may keep a region in use while a message of several packets has not arrived
-	 * completely. */
+	/* The card may keep a region in use while it has received only some packets of a message.
+	 * The destruction of the target ends that. */
 	if (code) {
 		atomic_fetch_add(&g->buffer->client->counts.cut_off, 1);
 		target_end(s);
@@ -122,14 +123,15 @@ static void dc_unlisten(struct pst_wire_client *client, struct pst_wire_listener
 	listener->state = NULL;
 }
 
-/* Never called, because the descriptor never becomes readable. */
+/* An empty function for the table. It is never called, because the listener's descriptor never
+ * becomes readable. */
 static void dc_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
 	(void)client;
 	(void)listener;
 }
 
-/* Brings the target to the state in which it accepts requests. */
+/* Moves the target (DCT) to the queue pair state in which it accepts requests. */
 static int target_connect(const struct dc_state *s)
 {
 	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
@@ -149,7 +151,7 @@ static int target_connect(const struct dc_state *s)
 						   IBV_QP_MIN_RNR_TIMER);
 }
 
-/* Creates the target with its key. */
+/* Creates the target (DCT), which accepts only servers that have `key`. */
 static int target_open(struct dc_state *s, uint64_t key, struct pst_err *err)
 {
 	struct ibv_srq_init_attr srq = {.attr = {.max_wr = 1, .max_sge = 1}};

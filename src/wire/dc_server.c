@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of transport DC_V1, the protocol of NVIDIA's cuObject: a dynamically connected
- * initiator (DCI) writes the client's window (GET) or reads it (PUT). Each channel has an initiator
- * for each client's address. Bytes go through the channel's staging memory in slots, as with rc1.
- * The client's card checks key, range and direction of each access. Called by server.c, on the
- * thread of a channel. No test has run this file on a card.
+ * The server half of transport DC_V1, the protocol of NVIDIA's cuObject. A dynamically connected
+ * initiator (DCI), a kind of queue pair, writes the client's window (GET) or reads it (PUT). Each
+ * channel (worker thread) has an initiator for each client's address. Bytes go through the
+ * channel's staging memory, which is divided into slots. The client's card checks key, range and
+ * direction of each access. server.c calls these functions on the channel's thread. No test has run
+ * this file on a card.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +17,9 @@
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
-#define TIMEOUT 15 /* 134 ms until a packet is sent again; at most RETRIES times */
+/* acknowledge timeout, 4.096 us << 15 = 134 ms; then the card sends a packet again, up to RETRIES
+ * times */
+#define TIMEOUT 15
 #define RETRIES 7
 #define READS_MAX 16 /* number of RDMA reads in flight that every card supports */
 
@@ -26,12 +29,12 @@ struct dc_peer {
 	const struct pst_mlx5 *mlx5;
 	uint64_t key;
 	struct ibv_pd *pd;
-	struct ibv_mr *mr; /* the channel's staging memory, without remote access */
+	struct ibv_mr *mr; /* registration of the channel's staging memory, without remote access */
 	struct pst_card_queue queue;
 	struct ibv_qp *dci;
 	struct ibv_qp_ex *ex;
 	struct mlx5dv_qp_ex *dc;
-	struct ibv_ah *way; /* address handle of the client's card */
+	struct ibv_ah *way; /* address handle of the client's card, which has the route to it */
 	unsigned char gid[16];
 	uint16_t lid;
 };
@@ -57,7 +60,7 @@ static int dc_admit(const struct pst_wire_server *server, const struct pst_token
 
 /* ---- connection ---- */
 
-/* Creates the initiator, with room for the requests of all slots. */
+/* Creates the initiator (DCI), with room for one request of each slot. */
 static struct ibv_qp *initiator_create(const struct dc_peer *d)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -75,7 +78,7 @@ static struct ibv_qp *initiator_create(const struct dc_peer *d)
 	return d->mlx5->create_qp(d->card.context, &attr, &dc);
 }
 
-/* Brings the initiator to the state in which it can send. */
+/* Moves the initiator (DCI) to the queue pair state in which it can send. */
 static int initiator_connect(const struct dc_peer *d)
 {
 	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = d->card.port};
@@ -99,8 +102,8 @@ static int initiator_connect(const struct dc_peer *d)
 	return code;
 }
 
-/* Opens the objects that the channel needs to reach the client. If it fails with -EOPNOTSUPP, the
- * client can use HTTP. */
+/* Opens the card and the objects that the channel needs to reach the client. After -EOPNOTSUPP, the
+ * server declines the token, and the bytes move as an HTTP body. */
 static int initiator_open(struct pst_wire_channel *channel, struct dc_peer *d, struct pst_err *err)
 {
 	struct ibv_ah_attr way;
@@ -157,7 +160,8 @@ static void dc_close(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 	struct dc_peer *d = (struct dc_peer *)peer;
 
 	(void)channel;
-	/* Destroys the initiator first. Afterwards the card does not access the slots. */
+	/* Destroys the initiator first, so that the card cannot access the staging memory while the
+	 * other objects are closed. */
 	if (d->dci)
 		d->card.v->destroy_plain_qp(d->dci);
 	if (d->way)
@@ -179,7 +183,9 @@ static bool dc_leads_to(const struct pst_wire_peer *peer, const struct pst_wire_
 
 /* ---- moves ---- */
 
-/* A move in progress. Its transfers complete in the order of their offsets. */
+/* A move in progress: a transfer of bytes between the server's memory and the client's window. It
+ * is divided into pieces of at most SLOT_LEN bytes, which complete in the order of their
+ * offsets. */
 struct progress {
 	struct pst_wire_channel *channel;
 	struct dc_peer *d;
@@ -187,7 +193,7 @@ struct progress {
 	uint64_t posted, done; /* bytes */
 };
 
-/* Returns the length of the piece at an offset. */
+/* Returns the length in bytes of the piece at offset `at` of the move. */
 static uint32_t piece_len(const struct progress *p, uint64_t at)
 {
 	return (uint32_t)(p->move->len - at < SLOT_LEN ? p->move->len - at : SLOT_LEN);
@@ -198,7 +204,7 @@ static unsigned char *slot_of(const struct progress *p, uint64_t at)
 	return p->channel->staging + at / SLOT_LEN % SLOTS * SLOT_LEN;
 }
 
-/* Begins the transfer of the next piece. */
+/* Starts the RDMA write or read of the next piece. */
 static int piece_post(struct progress *p, struct pst_err *err)
 {
 	const struct pst_token *token = &p->move->remote->token;
@@ -231,7 +237,8 @@ static int piece_post(struct progress *p, struct pst_err *err)
 	return 0;
 }
 
-/* Completes the oldest piece. */
+/* Waits until the oldest piece in flight is complete. For a PUT, copies its bytes out of the
+ * staging memory. */
 static int piece_end(struct progress *p, struct pst_err *err)
 {
 	const uint32_t len = piece_len(p, p->done);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of transport hipobj-rc-v2 (s3/hipobj.h). Each window has a queue pair of its own,
- * which the responses to PREPARE connect to that of one session, and a memory region of exactly the
- * window's bytes. GET: the server writes the region, and the client learns of the last byte by a
- * completion with the session's cookie. PUT: the client writes the region into the server's memory;
- * no server can access it. A release destroys the queue pair, after which nothing moves.
+ * The client half of transport hipobj-rc-v2 (s3/hipobj.h). Each window has a memory region of
+ * exactly the window's bytes, and a queue pair. The response to a PREPARE request connects this
+ * queue pair to that of the server's session. GET: the server writes the region. Its last write
+ * carries the session's cookie, and its completion shows the client that all bytes have arrived.
+ * PUT: the client writes its bytes into the server's memory, and no server can access the region. A
+ * release destroys the queue pair, after which nothing moves.
  *
- * Any thread may call the functions of a window, one at a time. The client's thread has no events.
- * Called by client.c.
+ * Any thread may call the functions of a window, one at a time. The client's thread receives no
+ * events from this transport. client.c calls these functions.
  */
 #include <endian.h>
 #include <errno.h>
@@ -24,19 +25,19 @@
 #include "wire/client.h"
 #include "wire/common.h"
 
-#define RC 1 /* value of a token's `transport` */
+#define RC 1 /* value of a token's `transport` for a reliable connection */
 /* Maximum wait in ms for the card's completion after the response has arrived. The completion
  * usually comes first. */
 #define ARRIVE_MS 100
 #define PATH "/.hipobj-rc/"
 
-/* The next step of a window: PREPARING: send PREPARE; PAIRED: send READY; ENDED: nothing. */
+/* The request that a window needs next. PREPARING: PREPARE. PAIRED: READY. ENDED: none. */
 enum phase { PREPARING, PAIRED, ENDED };
 
-/* The state of a window. */
+/* The network card's objects and the protocol state of one window. */
 struct exchange {
-	/* a protection domain for this window only, so that servers of other windows cannot access
-	 * it */
+	/* A protection domain for this window only, so that servers of other windows cannot access
+	 * its memory. */
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
 	struct ibv_cq *cq;
@@ -45,26 +46,27 @@ struct exchange {
 	uint32_t psn, cookie;
 	bool open; /* whether the server has a session for the window */
 	struct pst_hipobj_offer offer;
-	struct pst_hipobj_ready ready; /* values for READY and CANCEL */
+	struct pst_hipobj_ready ready; /* values for the headers of READY and CANCEL */
 	struct pst_hipobj_texts texts;
-	struct exchange *next; /* in the list `stuck` */
+	struct exchange *next; /* next entry of hipobj_state.stuck */
 };
 
-/* The state of the listener. */
+/* The state of one listener, which stands for a network card. */
 struct hipobj_state {
-	struct pst_card card;	/* the first member */
-	pthread_mutex_t lock;	/* protects `stuck`; taken inside no other lock */
-	struct exchange *stuck; /* of released windows; the card did not end their objects */
+	struct pst_card card; /* the first member */
+	pthread_mutex_t lock; /* protects `stuck`; taken inside no other lock */
+	/* windows that were released although the card failed to free their objects */
+	struct exchange *stuck;
 };
 
 /* ---- windows ---- */
 
-/* Frees a window's objects. Returns 0, or the error code of the first object that cannot be
- * freed. */
+/* Frees a window's network card objects, and `x` itself. Returns 0, or the error code of the first
+ * object that cannot be freed. */
 static int exchange_close(const struct pst_card *card, struct exchange *x)
 {
-	/* Destroys the queue pair first. Afterwards the card does not access memory for the
-	 * server. */
+	/* Destroys the queue pair first. Afterwards the server cannot access memory through the
+	 * card. */
 	int code = x->qp ? card->v->destroy_plain_qp(x->qp) : 0;
 
 	if (code)
@@ -82,7 +84,8 @@ static int exchange_close(const struct pst_card *card, struct exchange *x)
 	return 0;
 }
 
-/* Creates the objects of a window. */
+/* Creates the network card's objects for a window: protection domain, memory region, completion
+ * queue and queue pair. */
 static int exchange_open(const struct pst_card *card, const struct pst_wire_grant *g,
 			 struct exchange *x, struct pst_err *err)
 {
@@ -167,7 +170,8 @@ static void hipobj_fill(const struct pst_wire_grant *g, struct pst_token *token)
 
 	token->base = pst_card_address(g);
 	token->hipobj.qpn = x->qp->qp_num;
-	/* For a PUT, the server does not access the client's memory, so the token has no key. */
+	/* For a PUT, the client writes to the server. So the token has no key for the client's
+	 * memory. */
 	token->hipobj.rkey = g->op == PENSTOCK_READ ? x->mr->rkey : 0;
 }
 
@@ -179,7 +183,7 @@ static int step_fail(struct pst_err *err)
 			"the window waits for another request: first PREPARE, then READY");
 }
 
-/* Composes the PREPARE. */
+/* Writes the headers of a PREPARE request. Returns their number or -errno. */
 static int prepare_put(const struct pst_wire_grant *g, struct exchange *x,
 		       const struct pst_wire_step *step, struct penstock_object_header *headers,
 		       struct pst_err *err)
@@ -243,8 +247,8 @@ static const char *reply_find(const void *user, const char *name)
 	return NULL;
 }
 
-/* Starts the client's part of the transfer. For a GET, posts a receive for the server's completion.
- * For a PUT, starts the RDMA write. */
+/* Starts the client's part of the transfer. For a GET, posts the receive that the server's last
+ * write consumes. For a PUT, starts the RDMA write of all bytes. */
 static int transfer_post(const struct pst_wire_grant *g, struct exchange *x, struct pst_err *err)
 {
 	struct ibv_sge sge = {pst_card_address(g), (uint32_t)g->len, x->mr->lkey};
@@ -266,7 +270,7 @@ static int transfer_post(const struct pst_wire_grant *g, struct exchange *x, str
 		    : 0;
 }
 
-/* Connects to the session that the server has opened. */
+/* Connects the window's queue pair to the session that the server has opened. */
 static int pair_connect(const struct pst_wire_grant *g, struct exchange *x, struct pst_err *err)
 {
 	const struct pst_card *card = g->listener->state;
@@ -280,8 +284,8 @@ static int pair_connect(const struct pst_wire_grant *g, struct exchange *x, stru
 		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
 				      "the server has no memory for a PUT");
 	ret = pst_card_pair_connect(card, x->qp, &far, x->psn, err);
-	/* The write of a PUT does not wait for READY: the card repeats it until the server's queue
-	 * pair is connected, which some servers do only then. */
+	/* Some servers connect their queue pair only at READY. The card repeats the write of a PUT
+	 * until then, so it can be posted before READY. */
 	return ret ? ret : transfer_post(g, x, err);
 }
 
@@ -293,7 +297,8 @@ static void decide(struct penstock_object_verdict *v, enum penstock_object_next 
 	snprintf(v->text, sizeof(v->text), "%s", text);
 }
 
-/* Decides what the client does after a response to PREPARE that opens no session. */
+/* Decides what the client does after a response to PREPARE that opens no session. `speaks` is true
+ * if the response is one of the protocol. */
 static void refused(const struct penstock_object_reply *reply, bool speaks,
 		    struct penstock_object_verdict *v)
 {
@@ -301,8 +306,9 @@ static void refused(const struct penstock_object_reply *reply, bool speaks,
 
 	snprintf(text, sizeof(text), "the server answered %d %.64s to hipobj-rc-v2", reply->status,
 		 reply->error ? reply->error : "");
-	/* A server that does not know the protocol interprets the path as a bucket and a key. A
-	 * server that is busy or has too little memory may accept a later PREPARE. */
+	/* A server that does not support the protocol treats the path as a bucket and a key. It
+	 * gets no further PREPARE (`remember`). A server that is busy or has too little memory gets
+	 * one later. */
 	decide(v, PENSTOCK_OBJECT_RESEND,
 	       !speaks && reply->status / 100 != 5 && reply->status != 413 && reply->status, text);
 	if (reply->status == 501)
@@ -346,9 +352,9 @@ static int hipobj_paired(struct pst_wire_grant *g, const struct penstock_object_
 	return 0;
 }
 
-/* Waits until the card has reported that all bytes of a GET have arrived. The report normally comes
- * before the server's response, so this function seldom waits. Returns NULL, or a text that says
- * what is wrong. */
+/* Waits at most ARRIVE_MS until the card has reported that all bytes of a GET have arrived. The
+ * report normally comes before the server's response. Returns NULL, or a text that describes the
+ * error. */
 static const char *arrival_check(const struct pst_wire_grant *g, struct exchange *x)
 {
 	const uint64_t until = pst_wire_now_ms() + ARRIVE_MS;
@@ -363,8 +369,8 @@ static const char *arrival_check(const struct pst_wire_grant *g, struct exchange
 	if (wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM || !(wc.wc_flags & IBV_WC_WITH_IMM) ||
 	    be32toh(wc.imm_data) != x->cookie)
 		return "the network card has received something else";
-	/* A server may use several writes, and the completion counts only the bytes of the last
-	 * one. */
+	/* byte_len counts only the bytes of the last write, and a server may use several. So it may
+	 * be less than the window's length. */
 	return wc.byte_len > g->len ? "the network card has received more bytes" : NULL;
 }
 
@@ -413,7 +419,8 @@ static void hipobj_unlisten(struct pst_wire_client *client, struct pst_wire_list
 	listener->state = NULL;
 }
 
-/* Never called, because the descriptor never becomes readable. */
+/* An empty function for the table. It is never called, because the listener's descriptor never
+ * becomes readable. */
 static void hipobj_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
 	(void)client;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of transport hipobj-rc-v2 (s3/hipobj.h). A session has a queue pair, which is
- * connected to the client's, and memory for all bytes of its transfer. GET: the bytes are collected
- * in this memory, and one RDMA write with the session's cookie sends all of them, because clients
- * count the bytes of the message with the cookie. PUT: one such write of the client fills it.
- * Called by server.c: prepare, ready and forget on any thread, and moves on the thread of a
- * channel.
+ * The server half of transport hipobj-rc-v2 (s3/hipobj.h). A PREPARE request opens a session. It
+ * has a queue pair, connected to the client's, and memory for all bytes of its transfer. GET: moves
+ * copy the bytes into this memory, and then one RDMA write with the session's cookie sends all of
+ * them. It must be a single write, because clients count the bytes of the write that has the
+ * cookie. PUT: one such write of the client fills the memory. server.c calls prepare, ready and
+ * forget on any thread, and moves on the thread of a channel (worker thread).
  *
- * Bounds: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. The memory
+ * Limits: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. The memory
  * of a PUT is registered for writing and for this session only, and that of a GET for no remote
- * access. A session's memory is freed after its queue pair, so the card writes no freed memory.
+ * access. A session's queue pair is destroyed before its memory is freed, so the card writes no
+ * freed memory.
  */
 #include <endian.h>
 #include <errno.h>
@@ -22,17 +23,20 @@
 #include "wire/common.h"
 
 #define SESSIONS_MAX 256
-#define CARDS_MAX 16 /* maximum number of addresses of this host that sessions use */
+/* maximum number of addresses of this host, and so of network cards, that sessions use */
+#define CARDS_MAX 16
 #define CQ_ENTRIES 4
 #define ADDRESS_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN) /* random bits of an address */
-#define RC 1						    /* value of a token's `transport` */
+/* value of a token's `transport` for a reliable connection */
+#define RC 1
 
 struct card {
 	struct pst_card inner;
-	struct pst_token_place at; /* address of this host */
+	struct pst_token_place at; /* address of this host that the card has */
 };
 
-/* Data that a server shares with all of its sessions. The last user frees it. */
+/* What all sessions of a server share. The last session frees it, or the server if it closes
+ * later. */
 struct house {
 	pthread_mutex_t lock; /* protects the members below */
 	unsigned users;	      /* number of sessions, plus 1 while the server is open */
@@ -50,10 +54,11 @@ struct session {
 	struct ibv_mr *mr;
 	unsigned char *mem;
 	enum penstock_op op;
-	uint64_t len, done; /* done: bytes of the transfer that moves have covered */
+	/* done: number of bytes of the transfer that moves have handled so far */
+	uint64_t len, done;
 	uint32_t cookie, far_qpn;
 	bool ready, arrived;  /* arrived: the client's write of a PUT is complete */
-	uint64_t here;	      /* address of `mem` in the card's view */
+	uint64_t here;	      /* address of `mem` for RDMA accesses */
 	uint64_t far_address; /* address of the client's memory, for a GET */
 	uint32_t far_key;
 };
@@ -103,7 +108,8 @@ static void hipobj_end(struct pst_wire_server *server)
 	server->state[PST_TOKEN_HIPOBJ_RC_V2] = NULL;
 }
 
-/* Reserves memory for a session. Returns -EAGAIN if another session must end first. */
+/* Reserves a session and `len` bytes of memory for it. Returns -EAGAIN if another session must end
+ * first. */
 static int house_reserve(struct house *house, const struct pst_wire_server *server, uint64_t len,
 			 struct pst_err *err)
 {
@@ -128,7 +134,8 @@ static int house_reserve(struct house *house, const struct pst_wire_server *serv
 	return ret;
 }
 
-/* Finds the card that reaches the client, or opens it. The caller holds the lock. */
+/* Returns the card with the address `at` of this host, from which the client is reached. Opens the
+ * card if needed. The caller holds house->lock. */
 static const struct pst_card *card_find(struct house *house, const struct pst_token_place *at,
 					struct pst_err *err)
 {
@@ -179,8 +186,8 @@ static void hipobj_forget(struct pst_wire_remote *remote)
 	remote->state = NULL;
 }
 
-/* Allocates and registers the memory of a session. The pages are new, so they contain no bytes of
- * another session. */
+/* Allocates and registers the memory of a session. The pages are new, so that a client cannot read
+ * the bytes of another session. */
 static int memory_open(struct session *s, struct pst_err *err)
 {
 	const int access =
@@ -210,8 +217,8 @@ static int memory_open(struct session *s, struct pst_err *err)
 	return 0;
 }
 
-/* Posts the receive that the client's write of a PUT needs. Without it, the card would refuse the
- * write. */
+/* Posts the receive that the client's RDMA write with the cookie consumes. Without it, the card
+ * would refuse the write. */
 static int receive_post(struct session *s, struct pst_err *err)
 {
 	struct ibv_recv_wr wr = {.num_sge = 0}, *bad;
@@ -222,7 +229,8 @@ static int receive_post(struct session *s, struct pst_err *err)
 		    : 0;
 }
 
-/* Connects the session's queue pair to the client's, and stores the server's values in *pairing. */
+/* Connects the session's queue pair to the client's. Stores in *pairing the values that the client
+ * needs to use the session. */
 static int session_open(struct session *s, const struct pst_token *token,
 			struct penstock_object_pairing *pairing, struct pst_err *err)
 {
@@ -268,8 +276,8 @@ static int session_open(struct session *s, const struct pst_token *token,
 	return 0;
 }
 
-/* Checks that the token's queue pair is at the address from which the request came. Stores this
- * address in *out. */
+/* Checks that the client's address in the token is the address from which the HTTP request came.
+ * Stores this address in *out. */
 static int client_check(const struct pst_wire_server *server, const struct pst_token *token,
 			const struct penstock_object_peer *peer, struct pst_token_place *out,
 			struct pst_err *err)
@@ -346,8 +354,8 @@ static int hipobj_ready(struct pst_wire_remote *remote, uint32_t qpn, uint64_t a
 	return 0;
 }
 
-/* Declines a token that comes without a PREPARE, because the server does not know when the client
- * is ready. */
+/* Declines every token that comes with a GET or PUT. This transport needs a PREPARE request first,
+ * because only a READY request shows that the client is ready. */
 static int hipobj_admit(const struct pst_wire_server *server, const struct pst_token *token,
 			const struct penstock_object_peer *peer, struct pst_err *err)
 {
@@ -427,7 +435,8 @@ static int hipobj_move(struct pst_wire_channel *channel, struct pst_wire_peer *p
 		ret = pst_wire_stage(channel, move, 0, s->mem + s->done, move->len, get, err);
 	if (!ret && get && s->done + move->len == s->len)
 		ret = get_send(channel, s, err);
-	/* After an error, the session accepts no further move. */
+	/* After an error, `done` becomes the full length, so that the session accepts no further
+	 * move. */
 	s->done = ret ? s->len : s->done + move->len;
 	return ret;
 }

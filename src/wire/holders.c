@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Servers that have lost their connections in the middle of a transfer to or from memory of a GPU.
- * A GPU's copies go on when a connection ends, and the memory cannot be taken away from another
- * process. So the memory is used again only when the process has ended: when its pidfd is readable,
- * the kernel has closed all its descriptors, and with them the GPU's driver has ended its work.
- * Called by client.c and shm1_client.c.
+ * Tracks servers that have lost their connection in the middle of a transfer to or from a client's
+ * GPU memory. A GPU's copies continue when a connection ends, and another process's access to the
+ * memory cannot be revoked. So the memory is used again only when the server's process has ended.
+ * Then its pidfd is readable, the kernel has closed all its descriptors, and the GPU's driver has
+ * stopped its copies. client.c and shm1_client.c call these functions.
  */
 #include "wire/holders.h"
 
@@ -22,7 +22,8 @@ void pst_wire_holders_add(struct pst_wire_buffer *buffer, int pidfd)
 		buffer->holders[buffer->holder_count++] = pidfd;
 		return;
 	}
-	/* One process that is not watched is enough to keep the memory. */
+	/* The array is full. An entry of -1, a process that cannot be watched, marks the memory as
+	 * never free again. */
 	if (pidfd >= 0)
 		close(pidfd);
 	if (buffer->holders[0] >= 0)
@@ -30,7 +31,8 @@ void pst_wire_holders_add(struct pst_wire_buffer *buffer, int pidfd)
 	buffer->holders[0] = -1;
 }
 
-/* Waits for the end of the processes, but not longer than until `until_ms`. */
+/* Waits until all the processes have ended, but not longer than until `until_ms`. Returns whether
+ * all have ended. */
 static bool are_gone(const int *holders, unsigned count, uint64_t until_ms)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -55,7 +57,7 @@ bool pst_wire_holders_gone(const struct pst_wire_buffer *buffer)
 	return buffer->holder_count && are_gone(buffer->holders, buffer->holder_count, 0);
 }
 
-/* Forgets the processes that have ended, with the lock. */
+/* Removes the processes that have ended from buffer->holders. The caller holds client->lock. */
 static void holders_drop(struct pst_wire_buffer *buffer)
 {
 	unsigned kept = 0;
@@ -69,7 +71,8 @@ static void holders_drop(struct pst_wire_buffer *buffer)
 	buffer->holder_count = kept;
 }
 
-/* Waits without the lock. Duplicates the pidfds, because another release may close them. */
+/* Waits until all the processes have ended, with the client's lock released. Duplicates the pidfds,
+ * because another thread may close them meanwhile. */
 static bool wait_unlocked(struct pst_wire_buffer *buffer, uint64_t until_ms)
 {
 	struct pst_wire_client *client = buffer->client;

@@ -5,14 +5,15 @@
 
 #include "wire/transport.h"
 
-/* Notes that a server may access the buffer's memory until its process ends, with the client's
- * lock. Takes over the pidfd, which is -1 if the process cannot be watched. */
+/* Records that a server may access the buffer's memory until its process ends. Takes ownership of
+ * the pidfd, which is -1 if the process cannot be watched. The caller holds the client's lock. */
 void pst_wire_holders_add(struct pst_wire_buffer *buffer, int pidfd);
-/* Returns whether there are holders, and all their processes have ended. Does not wait. */
+/* Returns true if servers were recorded for the buffer, and all their processes have ended. Does
+ * not wait. */
 bool pst_wire_holders_gone(const struct pst_wire_buffer *buffer);
-/* Waits until the processes of all holders have ended, and forgets them. If they do not end in
- * time, marks the buffer as stuck. A window of the buffer must be open. Called with the client's
- * lock, which is released meanwhile. */
+/* Waits until the processes of all recorded servers have ended, and removes them. If they do not
+ * end within fence_ms milliseconds, marks the buffer as stuck. A window of the buffer must be open.
+ * The caller holds the client's lock, which the function releases while it waits. */
 int pst_wire_holders_wait(struct pst_wire_buffer *buffer, struct pst_err *err);
 /* Closes all pidfds. */
 void pst_wire_holders_close(struct pst_wire_buffer *buffer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements listeners.h. A transport of this host listens once; every other one listens at each of
- * the client's addresses, with a listener of its own. A transport itself knows one address only.
+ * Implements listeners.h. A transport that works only on one host (shm1) listens once. Every other
+ * transport listens at each of the client's addresses, with one listener per address.
  */
 #include "wire/listeners.h"
 
@@ -12,13 +12,16 @@
 
 #include "wire/transports.h"
 
-/* One transport of pst_wire_each; an error is kept, because others may be left. */
+/* The transport that pst_wire_each currently passes to listener_open. Its error is stored here,
+ * because the next transport may still succeed. */
 struct opening {
 	struct pst_wire_client *client;
 	struct pst_err *err;
-	bool alone; /* whether the caller has named the transports */
+	/* whether the caller has named the transports, so that a failure of this one fails the
+	 * open */
+	bool alone;
 	const struct pst_wire_client_ops *ops;
-	unsigned found; /* listeners of this transport */
+	unsigned found; /* number of listeners that this transport has opened */
 };
 
 void pst_wire_listener_close(struct pst_wire_client *c, struct pst_wire_listener *listener)
@@ -29,8 +32,8 @@ void pst_wire_listener_close(struct pst_wire_client *c, struct pst_wire_listener
 		close(listener->fd);
 }
 
-/* Lets the transport listen at one address; NULL: at its default. `several` says whether the client
- * has other addresses. */
+/* Makes the transport listen at one address, or at its default if `address` is NULL. `several` is
+ * true if the client has other addresses, too. */
 static int listen_at(struct opening *o, const char *address, bool several)
 {
 	struct pst_wire_client *c = o->client;
@@ -58,8 +61,8 @@ static int listen_at(struct opening *o, const char *address, bool several)
 	return 0;
 }
 
-/* Lets the transport listen at all addresses. One of several is enough: the others may belong to
- * cards that are down. */
+/* Makes the transport listen at all addresses of the client. If there are several, it is enough
+ * that one works: the others may belong to cards that are down. */
 static int listen_everywhere(struct opening *o)
 {
 	const char *list = o->client->opts.address;
@@ -81,7 +84,8 @@ static int listen_everywhere(struct opening *o)
 		memcpy(address, at, len);
 		address[len] = '\0';
 		code = listen_at(o, address, true);
-		/* A text that is no address is a mistake of the caller. */
+		/* Fails at once if the text is not an address, because that is a mistake of the
+		 * caller. */
 		if (code == -EINVAL)
 			return code;
 		ret = code ? code : ret;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a client listens for servers. Called by client.c. */
+/* Opens and closes the listeners of a client, at which servers connect. client.c calls these
+ * functions. */
 #ifndef PST_WIRE_LISTENERS_H
 #define PST_WIRE_LISTENERS_H
 
 #include "wire/transport.h"
 
-/* Lets the transports of the options listen at the addresses of the options, and adds the
- * descriptors to client->epoll. */
+/* Makes the transports of the client's options listen at the addresses of the options, and adds the
+ * listeners' descriptors to client->epoll. */
 int pst_wire_listeners_open(struct pst_wire_client *client, struct pst_err *err);
 void pst_wire_listener_close(struct pst_wire_client *client, struct pst_wire_listener *listener);
 

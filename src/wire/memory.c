@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements memory.h. Memory of the host is a memfd that cannot shrink, so that servers can map it
- * without a risk. Called by client.c, without its lock.
+ * Implements memory.h. Host memory of a buffer is a memfd that cannot shrink. So a server can map
+ * it without the risk that an access behind its end kills the server. client.c calls these
+ * functions without holding its lock.
  */
 #include "wire/memory.h"
 
@@ -27,8 +28,9 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
 	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
 	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* The seals promise a server that the memory does not shrink, which would kill it. By the
-	 * mode, another user's server cannot open its descriptor again, for writing. */
+	/* The seal F_SEAL_SHRINK guarantees that the memory does not shrink under a server, whose
+	 * access would then kill it. The mode 0600 keeps a server of another user from opening the
+	 * descriptor again for writing. */
 	if (b->fd < 0 || fchmod(b->fd, S_IRUSR | S_IWUSR) || ftruncate(b->fd, (off_t)b->mapped) ||
 	    fcntl(b->fd, F_ADD_SEALS, seals) ||
 	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
@@ -38,18 +40,18 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 		return -ENOMEM;
 	}
 	b->ptr = (unsigned char *)at;
-	/* Returns the address space before and after the memory. */
+	/* Unmaps the address space before and after the memory. */
 	if (b->ptr > space)
 		munmap(space, (size_t)(b->ptr - space));
 	munmap(b->ptr + b->mapped, (size_t)(space + PST_WIRE_ALIGN - b->ptr));
-	/* Advice: a failure changes nothing but the speed. A forked child must not be able to
-	 * write to the window, so without MADV_DONTFORK the memory is not used. */
+	/* Without MADV_HUGEPAGE the memory is only slower, so an error is ignored. An error of
+	 * MADV_DONTFORK is not, because a forked child must not be able to write to the window. */
 	madvise(b->ptr, b->mapped, MADV_HUGEPAGE);
 	if (madvise(b->ptr, b->mapped, MADV_DONTFORK)) {
 		munmap(b->ptr, b->mapped);
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "madvise: %m");
 	}
-	/* A server that only reads gets a descriptor with which it cannot write. */
+	/* Opens a second descriptor, read-only, for servers that may only read the memory. */
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", b->fd);
 	b->read_fd = open(name, O_RDONLY | O_CLOEXEC);
 	b->shared = b->read_fd >= 0;
@@ -71,15 +73,17 @@ int pst_wire_memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
 	if (ret)
 		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
 	b->ptr = ptr;
-	/* Memory that the driver cannot share is used by other transports. */
+	/* If the driver cannot share the memory with other processes, transport shm1 cannot use it,
+	 * but the others can. */
 	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
 	return 0;
 }
 
 void pst_wire_memory_free(struct pst_wire_buffer *b)
 {
-	/* A server that was not fenced may still copy, even if its connection has ended. Memory
-	 * that is freed would be given to somebody else, so it is never freed. */
+	/* A server whose access was not ended may still copy to or from the GPU's memory, even
+	 * after its connection has ended. Freed memory might be allocated for something else, so
+	 * this memory is never freed. */
 	if (b->mapped && b->ptr && b->dev && !b->stuck &&
 	    (!b->holder_count || pst_wire_holders_gone(b)))
 		b->client->devices->free(b->dev, b->ptr);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements mlx5.h. A library that was loaded stays loaded. */
+/* Implements mlx5.h. The library stays loaded until the process ends. */
 #include "wire/mlx5.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 #define MLX5_NAME "libmlx5.so.1"
 
 static struct pst_mlx5 mlx5;
-static struct pst_err load_err; /* code 0: the library is loaded */
+static struct pst_err load_err; /* why the library could not be loaded; code 0 if it is loaded */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Looks up one symbol and stores its address in `member`. */

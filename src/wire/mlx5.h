@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of libmlx5 that transport DC_V1 calls, for queue pairs of NVIDIA's dynamically
- * connected transport: the client's target (DCT) accepts any initiator (DCI) that has its key. The
- * library is loaded when it is first needed.
+ * The functions of libmlx5 that transport DC_V1 calls. They are for queue pairs of NVIDIA's
+ * dynamically connected transport, where the client's target (DCT) accepts any initiator (DCI) that
+ * has its key. The first call of pst_mlx5_get loads the library.
  */
 #ifndef PST_WIRE_MLX5_H
 #define PST_WIRE_MLX5_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements mlx5_card.h: finds a card with the dynamically connected transport, and the key. */
+/* Implements mlx5_card.h: opens a network card with the dynamically connected transport, and reads
+ * the access key. */
 #include "wire/mlx5_card.h"
 
 #include <errno.h>

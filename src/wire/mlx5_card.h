@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that both halves of transport DC_V1 share. */
+/* Functions that the client and the server of transport DC_V1 share. */
 #ifndef PST_WIRE_MLX5_CARD_H
 #define PST_WIRE_MLX5_CARD_H
 

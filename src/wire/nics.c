@@ -8,9 +8,9 @@
 #include "core/base/log.h"
 #include "wire/common.h"
 
-/* A card by which a transfer has failed gets no window for this time, if there is another one. */
+/* After a failed transfer, windows prefer other network cards with a link for this time in ms. */
 #define AVOID_MS 10000
-/* Ranks after all distances. */
+/* Added to a card's distance to the window's memory, so that such a card comes after all others. */
 #define RANK_AVOIDED 1000u
 #define RANK_DOWN 2000u
 
@@ -24,7 +24,7 @@ unsigned pst_wire_nic_count(const struct pst_wire_grant *g)
 	return count;
 }
 
-/* How much a window wants a card; lower is better. */
+/* The rank of a network card for a window; lower is better. `total` is `distance` plus RANK_*. */
 struct rank {
 	unsigned distance, total;
 };
@@ -45,7 +45,8 @@ static struct rank rank_of(const struct pst_wire_listener *listener, const struc
 	return rank;
 }
 
-/* Sorts the cards of one transport, `count` listeners from number `first` on. */
+/* Sorts the listeners of one transport by rank: `count` listeners from index `first` on. Stores
+ * their indexes in `order`. */
 static void cards_sort(struct pst_wire_grant *g, unsigned first, unsigned count,
 		       unsigned char *order)
 {
@@ -57,7 +58,8 @@ static void cards_sort(struct pst_wire_grant *g, unsigned first, unsigned count,
 		struct rank rank = rank_of(&listeners[first + i], g);
 		unsigned at = i;
 
-		/* Stable: of cards that are equally near, the first in the caller's list. */
+		/* The sort is stable: if two cards have the same rank, the first in the caller's
+		 * list comes first. */
 		for (; at && ranks[at - 1].total > rank.total; at--) {
 			ranks[at] = ranks[at - 1];
 			order[at] = order[at - 1];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transport DC_V1 in a build without the headers of libibverbs, librdmacm and libmlx5. A client
- * does not offer it, and a server declines its tokens; both name the reason.
+ * Replaces transport DC_V1 in a build without the headers of libibverbs, librdmacm and libmlx5. A
+ * client does not offer the transport, and a server declines its tokens. Both report the reason.
  */
 #include "wire/common.h"
 

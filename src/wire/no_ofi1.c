@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transport ofi1 in a build without libfabric: both halves report what is missing. */
+/* Replaces transport ofi1 in a build without libfabric. Client and server fail with a message about
+ * what is missing. */
 #include "wire/transport.h"
 
 #define MISSING                                                                           \

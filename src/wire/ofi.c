@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements ofi.h, and is the only file that calls libfabric. libfabric is loaded by dlopen, so a
- * program that moves no bytes by ofi1 runs without it. Only the functions of the table below are
+ * Implements ofi.h, and is the only file that calls libfabric. dlopen loads libfabric, so a program
+ * that does not use transport ofi1 runs without it. Only the functions of the table `lib` below are
  * symbols of the library. All others are called through tables in libfabric's objects.
  *
- * The comments about providers describe libfabric 1.17. tests/unit/test_wire_ofi1.c shows them.
+ * The comments about providers describe libfabric 1.17. tests/unit/test_wire_ofi1.c proves them.
  */
 #include "wire/ofi.h"
 
@@ -29,8 +29,8 @@
 _Static_assert(sizeof(((struct pst_ofi_op *)0)->space) >= sizeof(struct fi_context2),
 	       "libfabric needs more space");
 
-/* The functions of libfabric that are symbols. library_load writes the table once; afterwards it is
- * read-only. */
+/* The functions that libfabric exports as symbols. library_load writes the table once; afterwards
+ * it is read-only. */
 static struct {
 	int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
 		       const struct fi_info *hints, struct fi_info **out);
@@ -58,8 +58,8 @@ struct pst_ofi_memory {
 	struct fid_mr *mr;
 };
 
-/* The providers of libfabric that this file can use. The provider `shm` is missing, because its
- * reads do not check the key. The provider `udp;ofi_rxd` is missing, because a transfer with a
+/* The providers of libfabric that this file can use. The provider `shm` is excluded, because its
+ * reads do not check the key. The provider `udp;ofi_rxd` is excluded, because a transfer with a
  * wrong key stops all later transfers. */
 static const struct {
 	const char *name;
@@ -120,8 +120,8 @@ int pst_ofi_load(struct pst_err *err)
 	return lib_err.code;
 }
 
-/* Returns the errno for a code of libfabric. If the other side has closed a connection, the code
- * depends on the provider. Providers also close the connection after a wrong key. */
+/* Converts an error code of libfabric to an errno. If the other side has closed a connection, or
+ * the provider has closed it after a wrong key, the code depends on the provider. */
 static int code_errno(int code)
 {
 	switch (code) {
@@ -148,7 +148,7 @@ static int ofi_fail(ssize_t ret, const char *what, struct pst_err *err)
 
 /* ---- opening ---- */
 
-/* Returns the properties that an endpoint must have. */
+/* Returns the properties that libfabric must provide for an endpoint, or NULL without memory. */
 static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 {
 	struct fi_info *h = lib.dupinfo(NULL);
@@ -165,10 +165,10 @@ static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 	h->addr_format = place->v6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
 	h->ep_attr->type = FI_EP_RDM;
 	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	/* No two threads call libfabric for one object at the same time. */
+	/* Promises that no two threads call libfabric for one object at the same time. */
 	h->domain_attr->threading = FI_THREAD_DOMAIN;
-	/* The provider must not move bytes on threads of its own. A client can then stop all
-	 * transfers. */
+	/* Forbids the provider to move bytes on its own threads. A client then stops all transfers
+	 * by not calling pst_ofi_progress. */
 	h->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	h->domain_attr->data_progress = FI_PROGRESS_MANUAL;
 	/* A write counts as complete only when the bytes are in the other host's memory. */
@@ -203,7 +203,7 @@ static int info_find(const struct pst_ofi_place *place, struct fi_info **out, st
 			     place->provider, place->address);
 }
 
-/* Opens the queue of completions, if possible one with a descriptor to wait for. */
+/* Opens the completion queue, if possible one with a descriptor that poll(2) can wait for. */
 static int queue_open(struct pst_ofi *o)
 {
 	struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_FD};
@@ -254,7 +254,7 @@ void pst_ofi_close(struct pst_ofi *o)
 {
 	if (!o)
 		return;
-	/* If libfabric cannot close an object, the object stays open until the process ends. */
+	/* Errors of fi_close are ignored: the object then stays open until the process ends. */
 	if (o->ep)
 		fi_close(&o->ep->fid);
 	if (o->local)
@@ -301,7 +301,7 @@ int pst_ofi_endpoint_close(struct pst_ofi *o, struct pst_err *err)
 	if (ret)
 		return ofi_fail(ret, "close", err);
 	o->ep = NULL;
-	/* If the queue cannot be closed, it stays allocated. */
+	/* An error of this fi_close is ignored: the queue then stays allocated. */
 	if (o->cq)
 		fi_close(&o->cq->fid);
 	o->cq = NULL;

@@ -28,7 +28,7 @@
  * comes first. */
 static const char *const preferred[] = {"tcp", "net", "tcp;ofi_rxm"};
 
-/* The state that all windows of a client share. The descriptors are constant. */
+/* The state that all windows of a client share. The two descriptors never change. */
 struct ofi1_state {
 	pthread_mutex_t lock; /* protects all members */
 	struct pst_ofi *ofi;
@@ -37,7 +37,8 @@ struct ofi1_state {
 	int epoll;
 	int wake; /* eventfd that wakes the thread when a window is opened */
 	unsigned windows;
-	uint64_t endpoint; /* number of the endpoint; each endpoint gets a new number */
+	/* number of the current endpoint; each new endpoint gets the next number */
+	uint64_t endpoint;
 	unsigned char name[PST_TOKEN_NAME_MAX];
 	size_t name_len;
 };
@@ -69,7 +70,7 @@ static int endpoint_open(struct ofi1_state *s, struct pst_err *err)
 	return ret;
 }
 
-/* Closes the endpoint, which breaks off all transfers. Called with the state's lock. */
+/* Closes the endpoint, which breaks off all transfers. The caller holds s->lock. */
 static int endpoint_close(struct ofi1_state *s, struct pst_err *err)
 {
 	if (pst_ofi_fd(s->ofi) >= 0)
@@ -77,8 +78,8 @@ static int endpoint_close(struct ofi1_state *s, struct pst_err *err)
 	return pst_ofi_endpoint_close(s->ofi, err);
 }
 
-/* Registers the window's memory, and opens an endpoint if there is none. Called with the state's
- * lock. */
+/* Registers the window's memory, and opens an endpoint if there is none. The caller holds
+ * s->lock. */
 static int window_register(struct ofi1_state *s, const struct pst_wire_grant *grant,
 			   struct ofi1_window *w, struct pst_err *err)
 {
@@ -87,8 +88,8 @@ static int window_register(struct ofi1_state *s, const struct pst_wire_grant *gr
 
 	if (ret)
 		return ret;
-	/* Uses the first 64 bits of the capability as the key. The provider may use fewer of
-	 * them. */
+	/* The key is the first 64 bits of the window's random capability. The provider may use
+	 * fewer bits of it. */
 	memcpy(&key, grant->cap, sizeof(key));
 	if (grant->len)
 		ret = pst_ofi_register(s->ofi, grant->buffer->ptr + grant->off, grant->len,
@@ -116,7 +117,8 @@ static int ofi1_bind(struct pst_wire_grant *grant, struct pst_err *err)
 		free(w);
 		return ret;
 	}
-	/* If the counter is full, the eventfd is readable already. */
+	/* Wakes the client's thread. If the write fails because the counter is full, the eventfd is
+	 * readable anyway. */
 	if (write(s->wake, &one, sizeof(one)) < 0)
 		errno = 0;
 	grant->bound = w;
@@ -158,7 +160,8 @@ static bool ofi1_fits(const struct pst_wire_listener *listener,
 {
 	(void)listener;
 	(void)off;
-	/* The providers copy by the CPU, which cannot access memory of a GPU. */
+	/* The providers copy by the CPU, which cannot access memory of a GPU. So only host memory
+	 * fits. */
 	return !buffer->dev;
 }
 
@@ -172,8 +175,8 @@ static int ofi1_progress(struct pst_wire_listener *listener)
 
 	pthread_mutex_lock(&s->lock);
 	if (pst_ofi_has_endpoint(s->ofi)) {
-		/* A client starts no transfers. So an error here concerns the connection of a
-		 * server, and is ignored. */
+		/* A client starts no transfers itself. So an error is one of a server's connection,
+		 * which the server handles. */
 		pst_ofi_progress(s->ofi, &ignored);
 		if (pst_ofi_fd(s->ofi) < 0)
 			wait = s->windows ? POLL_MS : -1;
@@ -192,7 +195,8 @@ static void ofi1_event(struct pst_wire_client *client, struct pst_wire_listener 
 	uint64_t count;
 
 	(void)client;
-	/* Only clears the event: the bytes move in ofi1_progress. */
+	/* Only resets the eventfd. ofi1_progress, which the client's thread calls next, moves the
+	 * bytes. */
 	if (read(s->wake, &count, sizeof(count)) < 0)
 		errno = 0;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of transport ofi1: writes and reads windows of clients by libfabric. Called by
- * server.c, on the thread of a channel. A channel (a thread) has one endpoint for each provider and
- * local address. This endpoint reaches all clients. After an error the channel closes the endpoint,
- * so that a transfer that has begun cannot access the server's memory later. A server connects only
- * to the address that its HTTP request came from.
+ * The server half of transport ofi1: writes and reads windows of clients by libfabric. server.c
+ * calls these functions on the thread of a channel (a worker thread of the server). A channel has
+ * one endpoint for each provider and local address, which reaches all clients. After an error the
+ * channel closes the endpoint, so that a transfer in flight cannot access the server's memory
+ * later. A server connects only to the address from which its HTTP request came.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,11 +18,12 @@
 #include "wire/common.h"
 #include "wire/ofi.h"
 
-#define SLOTS 4				 /* maximum number of transfers at the same time */
+#define SLOTS 4				 /* maximum number of transfers in flight */
 #define PIECE (PST_WIRE_STAGING / SLOTS) /* maximum length of a transfer in bytes */
 /* maximum number of clients that an endpoint knows */
 #define NAMES_MAX 64
-/* time in ms after which client_listens checks why there is no connection */
+/* Time in ms after the begin of a move. If no transfer could be started until then, client_listens
+ * checks whether the client still listens. */
 #define DIAL_MS 100
 #define WAIT_NS 10000000 /* maximum wait for an event, in ns */
 /* maximum wait in ns if the provider has no descriptor to wait for */
@@ -42,7 +43,7 @@ struct client_name {
 	uint64_t number;
 };
 
-/* One transfer of a move. */
+/* One transfer in flight, a part of a move (the transfer that the server's caller requested). */
 struct slot {
 	struct pst_ofi_op op;
 	unsigned char *mem;
@@ -55,7 +56,8 @@ struct ofi1_peer {
 	struct pst_wire_peer peer;
 	struct pst_ofi *ofi;
 	struct slot slots[SLOTS];
-	bool staged; /* only the channel's staging memory can be used for transfers */
+	/* true if the provider can transfer only from and to the channel's staging memory */
+	bool staged;
 	char provider[PST_TOKEN_PROVIDER_MAX + 1];
 	char source[INET6_ADDRSTRLEN]; /* address of the endpoint */
 	struct client_name names[NAMES_MAX];
@@ -99,8 +101,8 @@ static int admit(const struct pst_wire_server *server, const struct pst_token *t
 	return ret ? ret : pst_ofi_load(err);
 }
 
-/* Finds the address of this host from which packets to the client are sent. For this it connects a
- * datagram socket, which sends nothing. */
+/* Stores in `out` the address of this host from which packets to the client are sent. For this,
+ * connects a datagram socket, which sends nothing. */
 static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN], bool *v6)
 {
 	union name name;
@@ -109,7 +111,8 @@ static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN
 	int fd = socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	*v6 = name.any.sa_family == AF_INET6;
-	/* The port has no effect, but the kernel refuses port 0. */
+	/* connect(2) fails with port 0, so the client's port is used, although a datagram socket
+	 * needs none. */
 	found = found && fd >= 0 && !connect(fd, &name.any, (socklen_t)token->ofi.name_len) &&
 		!getsockname(fd, &name.any, &len) &&
 		inet_ntop(name.any.sa_family, name_address(&name), out, INET6_ADDRSTRLEN);
@@ -118,7 +121,8 @@ static bool source_find(const struct pst_token *token, char out[INET6_ADDRSTRLEN
 	return found;
 }
 
-/* Returns the name of the client's endpoint, or NULL if libfabric does not know it. */
+/* Returns the entry of t->names for the client's endpoint, or NULL if the endpoint was not passed
+ * to libfabric. */
 static const struct client_name *name_find(const struct ofi1_peer *t, const struct pst_token *token)
 {
 	for (unsigned i = 0; i < t->name_count; i++)
@@ -128,8 +132,8 @@ static const struct client_name *name_find(const struct ofi1_peer *t, const stru
 	return NULL;
 }
 
-/* Finds the number that libfabric has given the client's endpoint, or passes its name to
- * libfabric. */
+/* Returns in *out the number that libfabric has given to the client's endpoint. Passes the
+ * endpoint's name to libfabric if needed. */
 static int number_find(struct ofi1_peer *t, const struct pst_token *token, uint64_t *out,
 		       struct pst_err *err)
 {
@@ -141,7 +145,8 @@ static int number_find(struct ofi1_peer *t, const struct pst_token *token, uint6
 		*out = known->number;
 		return 0;
 	}
-	/* After this error, the channel closes the endpoint and opens another. */
+	/* After this error, the channel closes the endpoint and opens another, with an empty list
+	 * of clients. */
 	if (t->name_count == NAMES_MAX)
 		return pst_fail_errno(err, EPIPE, PENSTOCK_WHY_FULL,
 				      "the endpoint knows %u clients", NAMES_MAX);
@@ -162,14 +167,15 @@ struct run {
 	struct ofi1_peer *t;
 	struct pst_wire_move *move;
 	uint64_t to;
-	uint64_t active_ms; /* time at which the move began, or a transfer was last completed */
-	bool started;	    /* whether a transfer has been started */
-	bool dialled;	    /* client_listens has been called for this move */
-	uint64_t ended;	    /* number of bytes that have moved */
+	/* time in ms at which the move began or its last transfer was completed */
+	uint64_t active_ms;
+	bool started;	/* whether a transfer has been started */
+	bool dialled;	/* whether client_listens was called for this move */
+	uint64_t ended; /* number of bytes that have moved */
 };
 
 /* Returns whether the client accepts TCP connections. The providers repeat a failed connect without
- * end, and do not report that no process listens. Returns true if this cannot be found out. */
+ * end, and do not report that no process listens. Returns true if this cannot be determined. */
 static bool client_listens(const struct run *r)
 {
 	const struct pst_token *token = &r->move->remote->token;
@@ -193,7 +199,8 @@ static bool client_listens(const struct run *r)
 	return code != ECONNREFUSED && code != EHOSTUNREACH && code != ENETUNREACH;
 }
 
-/* Calls pst_ofi_progress, and waits for an event if no transfer has completed. */
+/* Calls pst_ofi_progress, and then waits briefly for libfabric's next event. Returns an error if
+ * the move's time limits are exceeded or the client does not listen any more. */
 static int run_wait(struct run *r, struct pst_err *err)
 {
 	const struct pst_wire_server *server = r->channel->server;
@@ -224,13 +231,14 @@ static int run_wait(struct run *r, struct pst_err *err)
 		   : 0;
 }
 
-/* Copies a slot's bytes between the server's memory and the staging memory. */
+/* Copies a slot's bytes from the server's memory to the staging memory (`gather` is true), or
+ * back. */
 static int slot_copy(struct run *r, const struct slot *s, bool gather, struct pst_err *err)
 {
 	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
-/* Starts the transfer of the bytes at `at`. */
+/* Starts the transfer of the bytes at offset `at` of the move, in slot `s`. */
 static int slot_begin(struct run *r, struct slot *s, unsigned char *staging, uint64_t at,
 		      struct pst_err *err)
 {
@@ -262,7 +270,8 @@ static int slot_begin(struct run *r, struct slot *s, unsigned char *staging, uin
 	return ret;
 }
 
-/* Waits for the end of a transfer. */
+/* Waits until the transfer of slot `s` is complete. For a PUT, copies its bytes to the server's
+ * memory. */
 static int slot_end(struct run *r, struct slot *s, struct pst_err *err)
 {
 	int ret = 0;
@@ -286,8 +295,8 @@ static int ofi1_move(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 			.t = (struct ofi1_peer *)peer,
 			.move = move,
 			.active_ms = pst_wire_now_ms()};
-	/* number of bytes whose transfers have begun; numbers of the oldest and of the next
-	 * transfer */
+	/* begun: number of bytes whose transfers have started; first and next: numbers of the
+	 * oldest transfer in flight and of the next one */
 	uint64_t begun = 0, first = 0, next = 0;
 	int ret = number_find(r.t, &move->remote->token, &r.to, err);
 
@@ -349,7 +358,8 @@ static int ofi1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 {
 	(void)channel;
 	(void)peer;
-	/* The peer's descriptor is -1, so there is nothing to do between two moves. */
+	/* Never called, because the peer has no descriptor (it is -1) that could become
+	 * readable. */
 	return 0;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages of transport rc1 when a server connects to a client. The client listens with
- * rdma_cm. The server sends the client's number, which it knows from a token. The client answers
- * with a greeting. Afterwards no messages follow: the server's network card reads and writes the
- * client's memory.
+ * The messages with which a server of transport rc1 connects to a client. The client listens with
+ * rdma_cm. The server's connection request contains the client's random number, which a token has
+ * given to the server. The client accepts with a greeting. No further messages follow: the server's
+ * network card reads and writes the client's memory.
  */
 #ifndef PST_WIRE_RC1_H
 #define PST_WIRE_RC1_H
@@ -18,7 +18,7 @@
  * with zeros. */
 #define PST_RC1_REQUEST_LEN (PST_RC1_HELLO_LEN + PST_TOKEN_CAP)
 
-/* Writes the private data of a connection request: the greeting and the client's number. */
+/* Writes the private data of a connection request: the greeting and the client's random number. */
 static inline void pst_rc1_put_request(unsigned char out[PST_RC1_REQUEST_LEN],
 				       const unsigned char conn[PST_TOKEN_CAP])
 {
@@ -26,7 +26,8 @@ static inline void pst_rc1_put_request(unsigned char out[PST_RC1_REQUEST_LEN],
 	memcpy(out + PST_RC1_HELLO_LEN, conn, PST_TOKEN_CAP);
 }
 
-/* Returns whether private data begins with the greeting and has `len` bytes. */
+/* Returns whether private data of `found` bytes begins with the greeting and has at least `len`
+ * bytes. */
 static inline int pst_rc1_is_hello(const void *data, size_t found, size_t len)
 {
 	return data && found >= len && !memcmp(data, PST_RC1_HELLO, PST_RC1_HELLO_LEN);

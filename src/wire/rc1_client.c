@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of transport rc1. Each window is a memory region of its own, of exactly the
+ * The client half of transport rc1. Each window is a separate memory region, of exactly the
  * window's bytes and with access in the window's direction only. So the network card refuses every
- * access outside the window. A release ends the region and thus is a fence: no byte of a server
- * arrives after it. The client's CPU takes no part in a transfer.
+ * access outside the window. A release deregisters the region, and no byte of a server can arrive
+ * afterwards. The client's CPU takes no part in a transfer.
  *
- * The client's thread accepts and ends connections. Any thread binds and unbinds windows. Called by
- * client.c.
+ * The client's thread accepts and ends connections. Any thread registers and deregisters windows.
+ * client.c calls these functions.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,13 +23,13 @@
 
 #define BACKLOG 128
 
-/* A connection from a channel of a server. */
+/* A connection from a channel (worker thread) of a server. */
 struct rc1_conn {
 	struct rc1_conn *next;
 	struct rdma_cm_id *id;
 };
 
-/* The state of the listener. */
+/* The state of one listener, which belongs to one network card. */
 struct rc1_state {
 	const struct pst_verbs *v;
 	struct rdma_event_channel *events;
@@ -40,7 +40,7 @@ struct rc1_state {
 	unsigned char conn[PST_TOKEN_CAP];
 	_Atomic bool gone; /* the network card was removed */
 
-	pthread_mutex_t lock;	/* protects the members below; taken inside no other lock */
+	pthread_mutex_t lock;	/* protects the members below; taken while no other lock is held */
 	struct rc1_conn *conns; /* list of connections, the latest first */
 	unsigned conn_count;
 };
@@ -78,7 +78,8 @@ static void conn_end(struct rc1_state *s, struct rc1_conn *conn)
 	free(conn);
 }
 
-/* Ends the oldest connection, so that servers that no longer exist cannot lock out others. */
+/* Ends the oldest connection to make room, so that connections of servers that have ended cannot
+ * keep other servers out. */
 static void conn_evict(struct rc1_state *s)
 {
 	struct rc1_conn *oldest = s->conns;
@@ -88,8 +89,8 @@ static void conn_evict(struct rc1_state *s)
 	conn_end(s, oldest);
 }
 
-/* Accepts a connection. Adds it to the list first, because the server may access windows at once,
- * and a release must then find the connection. */
+/* Accepts a connection, after adding it to the list. The server may access windows at once, and a
+ * release must then find the connection in the list to stop its queue pair. */
 static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 {
 	/* The client sends nothing, but a queue pair must have space for at least one request. */
@@ -111,8 +112,8 @@ static int conn_accept(struct rc1_state *s, struct rc1_conn *conn)
 	return -EIO;
 }
 
-/* Accepts or rejects a connection request. `right` tells whether the request contains the client's
- * number. */
+/* Accepts or rejects a connection request. `right` is true if the request contains the client's
+ * random number, which only a token reveals. */
 static void conn_request(struct pst_wire_client *client, struct rc1_state *s, struct rdma_cm_id *id,
 			 bool right)
 {
@@ -133,7 +134,8 @@ static void conn_request(struct pst_wire_client *client, struct rc1_state *s, st
 	s->v->destroy_id(id);
 }
 
-/* Handles the removal of the card, which waits until the connections and the listener are gone. */
+/* Handles the removal of the network card. Destroys all connections and the listener, because the
+ * kernel waits for that. */
 static void card_gone(struct rc1_state *s)
 {
 	atomic_store(&s->gone, true);
@@ -164,7 +166,8 @@ static void rc1_event(struct pst_wire_client *client, struct pst_wire_listener *
 					 PST_RC1_REQUEST_LEN) &&
 			pst_wire_same_cap(data + PST_RC1_HELLO_LEN, s->conn);
 	}
-	/* An id can be destroyed only after its event is acknowledged. */
+	/* The event is acknowledged first, because the functions below may destroy its id, which is
+	 * possible only after that. */
 	s->v->ack_cm_event(event);
 	if (type == RDMA_CM_EVENT_CONNECT_REQUEST)
 		conn_request(client, s, id, right);
@@ -189,8 +192,8 @@ static int rc1_bind(struct pst_wire_grant *g, struct pst_err *err)
 	return g->bound ? 0 : err->code;
 }
 
-/* Stops the queue pairs of all connections, so that the card drops the messages that it is
- * receiving. */
+/* Stops the queue pairs of all connections, so that the card drops the messages of which it has
+ * received only some packets. */
 static void stop_all(struct rc1_state *s)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
@@ -206,14 +209,16 @@ static int rc1_unbind(struct pst_wire_grant *g, struct pst_err *err)
 	struct rc1_state *s = g->listener->state;
 	int code = s->v->dereg_mr(g->bound);
 
-	/* The card may refuse to end the region while it has received only some packets of a
-	 * message, because the others are lost or the sender has stopped. */
+	/* The card may refuse to deregister the region while it has received only some packets of a
+	 * message, because the others are lost or the sender has stopped. Stopping the queue pairs
+	 * ends that. */
 	if (code) {
 		atomic_fetch_add(&g->buffer->client->counts.cut_off, 1);
 		stop_all(s);
 		code = s->v->dereg_mr(g->bound);
 	}
-	/* If the card was removed, it accesses no memory, and its driver answers no call. */
+	/* If the card was removed, an error is ignored: the card accesses no memory, and its driver
+	 * rejects every call. */
 	if (code && !atomic_load(&s->gone))
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_DEADLINE,
 				      "%s does not end a memory region: %s; a server may still "
@@ -263,7 +268,8 @@ static void rc1_unlisten(struct pst_wire_client *client, struct pst_wire_listene
 	listener->fd = -1;
 }
 
-/* Binds to the address, and creates the objects that windows and connections need. */
+/* Binds the listener's id to the address, which selects the network card. Creates the objects that
+ * windows and connections need. */
 static int state_open(struct rc1_state *s, struct pst_token_place *place, struct pst_err *err)
 {
 	struct sockaddr_storage at;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of transport rc1: connects to the client by rdma_cm, and lets the network card
- * write the client's window (GET) or read it (PUT). Called by server.c, on the thread of a channel.
- * The card accesses long segments of host memory directly. Other bytes go through the channel's
- * staging memory, which is registered with the card, in slots; copies between the slots and the
- * server's memory overlap with transfers of other slots.
+ * The server half of transport rc1: connects to the client by rdma_cm, and makes the network card
+ * write the client's window (GET) or read it (PUT). server.c calls these functions on the thread of
+ * a channel, a worker thread of the server. The card accesses long segments of host memory
+ * directly. Other bytes go through the channel's staging memory, which is registered with the card
+ * and divided into slots. Copies between a slot and the server's memory overlap with transfers of
+ * other slots.
  *
  * The client's card checks key, range and direction of each access. A server connects only to the
- * address that its HTTP request came from. A move ends when the client's card has confirmed all of
- * it, or with the end of the queue pair, after which the card uses no slot. A segment's
- * registration ends before the move does.
+ * address from which its HTTP request came. A move ends when the client's card has confirmed all
+ * its bytes, or when its queue pair is destroyed, after which the card accesses no slot. A
+ * segment's registration ends before the move does.
  */
 #include <errno.h>
 #include <poll.h>
@@ -25,16 +26,17 @@
 
 #define SLOTS 4u
 #define SLOT_LEN (PST_WIRE_STAGING / SLOTS)
-/* minimum length of a segment that the card accesses directly */
+/* minimum length in bytes of a segment that the card accesses directly, without the staging
+ * memory */
 #define DIRECT_MIN (256u << 10)
-/* maximum number of bytes of one transfer of such a segment */
+/* maximum number of bytes of one direct transfer */
 #define DIRECT_LEN (1u << 20)
-/* Maximum time in ms for which rdma_cm repeats a request, so that the server soon notices a client
- * that no longer exists. */
+/* Maximum time in ms for which rdma_cm repeats a request. It is short, so that the server soon
+ * detects a client that has ended. */
 #define RESOLVE_MS 2000
 
-/* The network card, as one channel uses it. All connections of the channel over this card share
- * this struct, so that the staging memory is pinned only once. */
+/* The objects of a network card that one channel (worker thread) uses. All connections of the
+ * channel over this card share them, so that the staging memory is pinned only once. */
 struct rc1_card {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -44,7 +46,8 @@ struct rc1_card {
 };
 
 struct rc1_peer {
-	struct pst_wire_peer peer; /* its fd is the descriptor of `events` */
+	/* its fd is the descriptor of `events`, which reports the end of the connection */
+	struct pst_wire_peer peer;
 	const struct pst_verbs *v;
 	struct pst_token_place at;
 	unsigned char conn[PST_TOKEN_CAP];
@@ -108,7 +111,8 @@ static int event_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	return 0;
 }
 
-/* Searches the card among the cards of the channel's other connections. */
+/* Returns the struct of the network card `context` from the channel's other connections, or
+ * NULL. */
 static struct rc1_card *card_find(const struct pst_wire_channel *channel,
 				  const struct ibv_context *context)
 {
@@ -132,8 +136,9 @@ static void card_put(const struct pst_verbs *v, struct rc1_card *card)
 	free(card);
 }
 
-/* Takes a reference to the card, and registers the staging memory with it if needed. Returns
- * -EOPNOTSUPP if that fails, so that the client uses HTTP. */
+/* Gives the connection a reference to its network card, and registers the channel's staging memory
+ * with the card if needed. Returns -EOPNOTSUPP if that fails, so that the bytes move as an HTTP
+ * body. */
 static int card_get(struct pst_wire_channel *channel, struct rc1_peer *r, struct pst_err *err)
 {
 	struct rc1_card *card = card_find(channel, r->id->verbs);
@@ -168,7 +173,7 @@ static int card_get(struct pst_wire_channel *channel, struct rc1_peer *r, struct
 			      "the network card cannot register memory: %s", strerror(code));
 }
 
-/* Creates the queue pair. */
+/* Creates the connection's queue pair and completion queue. */
 static int queue_open(struct pst_wire_channel *channel, struct rc1_peer *r, struct pst_err *err)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -283,7 +288,7 @@ static int rc1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *peer
 
 /* ---- completions ---- */
 
-/* Waits until the card has an event, or the connection ends. */
+/* Waits until the network card has a completion event, or the connection ends. */
 static int completion_sleep(struct pst_wire_channel *channel, struct rc1_peer *r,
 			    struct pst_err *err)
 {
@@ -303,7 +308,7 @@ static int completion_sleep(struct pst_wire_channel *channel, struct rc1_peer *r
 	return 0;
 }
 
-/* Waits for the oldest transfer that is in flight. */
+/* Waits until the oldest transfer in flight is complete. Returns 0 or its error. */
 static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 			   struct pst_err *err)
 {
@@ -311,8 +316,8 @@ static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	int n, ret;
 
 	while ((n = ibv_poll_cq(r->cq, 1, &wc)) == 0) {
-		/* After arming, polls once more, because a completion before that causes no
-		 * event. */
+		/* Polls once more after requesting an event, because a completion before the
+		 * request causes no event. */
 		if (!r->armed) {
 			ret = ibv_req_notify_cq(r->cq, 0);
 			r->armed = !ret;
@@ -332,29 +337,31 @@ static int completion_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 
 /* ---- moves ---- */
 
-/* A part of a move, which the card makes as one transfer. */
+/* A part of a move, which the network card makes as one RDMA transfer. A move is the transfer that
+ * the server's caller requested. */
 struct piece {
 	uint64_t at; /* offset in the move */
 	uint32_t len, key;
 	unsigned char *mem;
-	bool staged; /* `mem` is a slot of the staging memory, not the server's memory */
+	/* true: `mem` is a slot of the staging memory; false: it is the server's own memory */
+	bool staged;
 };
 
-/* A move in progress. Its pieces complete in order. */
+/* A move in progress. Its pieces complete in the order in which they were started. */
 struct progress {
 	struct pst_wire_channel *channel;
 	struct rc1_peer *r;
 	const struct pst_wire_move *move;
-	/* registrations of the segments; NULL if a segment's bytes are staged */
+	/* registrations of the segments; NULL if a segment's bytes go through the staging memory */
 	struct ibv_mr *mrs[PENSTOCK_OBJECT_SEGS_MAX];
 	struct piece pieces[SLOTS];
-	/* numbers of pieces that were started, and that are complete */
+	/* numbers of pieces that were started (posted), and that are complete (done) */
 	unsigned posted, done;
-	uint64_t at; /* offset of the next piece */
+	uint64_t at; /* offset in the move of the next piece */
 };
 
-/* Registers the long segments, because to pin one takes less time than to copy it. If the card
- * cannot pin a segment, its bytes are staged. */
+/* Registers the long segments of host memory with the card, because pinning them takes less time
+ * than copying them. If the card cannot pin a segment, its bytes go through the staging memory. */
 static void segments_register(struct progress *p)
 {
 	const int access = p->move->op == PENSTOCK_READ ? 0 : IBV_ACCESS_LOCAL_WRITE;
@@ -368,8 +375,8 @@ static void segments_register(struct progress *p)
 	}
 }
 
-/* Ends the registrations of the segments. After an error, pieces that are still in flight can then
- * no longer access them. */
+/* Ends the registrations of the segments. After an error, this keeps the pieces that are in flight
+ * from accessing the server's memory. */
 static void segments_end(struct progress *p)
 {
 	for (unsigned i = 0; i < p->move->seg_count; i++)
@@ -377,8 +384,8 @@ static void segments_end(struct progress *p)
 			p->r->v->dereg_mr(p->mrs[i]);
 }
 
-/* Returns the piece that begins at offset p->at. A staged piece ends where a registered segment
- * begins. */
+/* Returns the piece that begins at offset p->at. A piece that goes through the staging memory ends
+ * at the latest where a registered segment begins. */
 static struct piece piece_next(const struct progress *p)
 {
 	const struct penstock_object_seg *segs = p->move->segs;
@@ -403,7 +410,8 @@ static struct piece piece_next(const struct progress *p)
 	return piece;
 }
 
-/* Copies a staged piece between the server's memory and its slot. */
+/* Copies a staged piece from the server's memory to its slot (`gather` is true), or back. Does
+ * nothing for a direct piece. */
 static int piece_copy(const struct progress *p, const struct piece *piece, bool gather,
 		      struct pst_err *err)
 {
@@ -445,7 +453,8 @@ static int piece_post(struct progress *p, struct pst_err *err)
 	return 0;
 }
 
-/* Waits for the oldest piece, and completes it. */
+/* Waits until the oldest piece in flight is complete. For a PUT, copies its bytes to the server's
+ * memory. */
 static int piece_end(struct progress *p, struct pst_err *err)
 {
 	int ret = completion_wait(p->channel, p->r, err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of the data plane: remote windows, the queue of moves, and the channels that
- * carry them out. Called by src/object. Each channel is a thread that carries out one move at a
- * time, over connections of its own. A move either moves all its bytes or fails.
+ * The server half of S3 over RDMA. It has the windows of clients (remote windows), a queue of
+ * moves, and channels that carry out the moves. A move transfers bytes between the server's memory
+ * and a remote window. A channel is a worker thread, which carries out one move at a time over its
+ * own connections. A move transfers all its bytes or fails. src/object calls these functions.
  */
 #include <errno.h>
 #include <poll.h>
@@ -61,7 +62,7 @@ static const struct pst_wire_server_ops *ops_for(const struct pst_wire_server *s
 	return NULL;
 }
 
-/* Decides whether the server serves a well-formed token. Returns 0 or -errno. */
+/* Decides whether the server serves a token, which was already parsed. Returns 0 or -errno. */
 static int token_admit(const struct pst_wire_server *server, const struct pst_token *token,
 		       const struct penstock_object_peer *peer, struct pst_err *err)
 {
@@ -74,7 +75,8 @@ static int token_admit(const struct pst_wire_server *server, const struct pst_to
 	return ops->admit(server, token, peer, err);
 }
 
-/* Parses a token and makes a remote window of it, without asking the transport. */
+/* Creates the remote window for a token that was already parsed, without a check by the
+ * transport. */
 static int remote_open(struct pst_wire_server *server, const struct pst_token *token,
 		       const struct penstock_object_peer *peer, struct pst_wire_remote **out,
 		       struct pst_err *err)
@@ -93,7 +95,8 @@ static int remote_open(struct pst_wire_server *server, const struct pst_token *t
 	return 0;
 }
 
-/* Parses a token. The message must not contain it, because it has a capability. */
+/* Parses a token. The error message does not show the token, because its capability gives access to
+ * the client's memory. */
 static int token_parse(struct pst_wire_server *server, const char *token, size_t len,
 		       struct pst_token *out, struct pst_err *err)
 {
@@ -177,7 +180,7 @@ void pst_wire_remote_info(const struct pst_wire_remote *remote,
 
 /* ---- submitting moves and taking completions ---- */
 
-/* Checks the segments of a move, and adds up their lengths. */
+/* Checks the segments of a move, and stores the sum of their lengths in *len. */
 static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 		      const struct penstock_object_seg *segs, unsigned seg_count, uint64_t *len,
 		      struct pst_err *err)
@@ -203,12 +206,12 @@ static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 	return 0;
 }
 
-/* Returns the time by which a move of `len` bytes that begins now must be complete. */
+/* Returns the time in ms by which a move of `len` bytes that begins now must be complete. */
 static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len)
 {
 	uint64_t s = len / server->opts.rate_min;
 
-	/* This limit keeps the sum from overflowing. It is millions of years. */
+	/* Limits `s`, so that the sum below cannot overflow. The limit is millions of years. */
 	if (s > UINT64_MAX / 4096)
 		s = UINT64_MAX / 4096;
 	return pst_wire_now_ms() + server->opts.timeout_ms + s * 1000;
@@ -265,7 +268,8 @@ static void move_finish(struct pst_wire_server *server, struct pst_wire_move *mo
 	remote_put(move->remote);
 	pthread_mutex_lock(&server->lock);
 	move->next = NULL;
-	/* The lock is held, so that `done` is readable exactly while the list has completions. */
+	/* The event is signalled while the lock is held. So `done` is readable exactly while the
+	 * list has completions. */
 	if (!server->finished)
 		signal_event(server->done);
 	*server->finished_end = move;
@@ -296,7 +300,7 @@ static unsigned take_finished(struct pst_wire_server *server, struct penstock_ob
 	}
 	if (!server->finished) {
 		server->finished_end = &server->finished;
-		/* Clears the event. EAGAIN means that there was none. */
+		/* Resets the event, because the list is empty. EAGAIN means that it was not set. */
 		if (read(server->done, &events, sizeof(events)) < 0)
 			events = 0;
 	}
@@ -336,8 +340,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	if (*at) {
 		*at = peer->next;
 		channel->peer_count--;
-		/* close(2) alone is not enough, because a forked child may have the descriptor,
-		 * too. */
+		/* The descriptor is removed from epoll explicitly. close(2) does not do that if a
+		 * forked child has the descriptor open, too. */
 		epoll_ctl(channel->epoll, EPOLL_CTL_DEL, peer->fd, NULL);
 	}
 	peer->ops->close(channel, peer);
@@ -346,8 +350,8 @@ static void peer_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 	free(peer);
 }
 
-/* Finds the channel's connection to the client that has the window, and moves it to the front of
- * the list. */
+/* Returns the channel's connection to the client of the remote window, or NULL. Moves it to the
+ * front of the list, which is in the order of the last use. */
 static struct pst_wire_peer *peer_find(struct pst_wire_channel *channel,
 				       const struct pst_wire_remote *remote)
 {
@@ -396,8 +400,9 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 	return 0;
 }
 
-/* Carries out a move. If a client has restarted, a kept connection is closed, and the move is tried
- * again over a new connection. That does no harm, because both attempts move the same bytes. */
+/* Carries out a move. If an existing connection has ended, for example because the client has
+ * restarted, closes it and tries again over a new connection. That does no harm, because both
+ * attempts transfer the same bytes. */
 static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *move)
 {
 	const struct pst_wire_remote *remote = move->remote;
@@ -476,8 +481,8 @@ static void *channel_run(void *arg)
 			else if (peer->ops->idle(channel, peer) < 0)
 				peer_close(channel, peer);
 		}
-		/* This comes after the loop, because a move may close connections for which the
-		 * loop has events. The read fails if another channel has taken the move. */
+		/* The move runs after the loop, because it may close connections for which `events`
+		 * still has entries. If another channel has taken the move, the read fails. */
 		if (!has_job || read(server->jobs, &job, sizeof(job)) != sizeof(job))
 			continue;
 		move = queue_take(server);
@@ -491,7 +496,7 @@ static void *channel_run(void *arg)
 static int channel_open(struct pst_wire_server *server, struct pst_wire_channel *channel,
 			struct pst_err *err)
 {
-	/* With EPOLLEXCLUSIVE, a new move wakes one idle channel instead of all. */
+	/* With EPOLLEXCLUSIVE, a new move wakes one idle channel (worker thread) instead of all. */
 	struct epoll_event job = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = &server->jobs};
 	struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
 	int code;
@@ -554,11 +559,12 @@ static int server_options(struct pst_wire_server *s, const struct penstock_objec
 	    s->opts.timeout_ms > INT32_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "more than %u channels or %u moves", CHANNELS_MAX, MOVES_MAX);
-	/* If the hash of the host is unknown, the server declines tokens of shm1. */
+	/* Without the hash of the host, the server cannot recognise clients on this host, so it
+	 * declines all tokens of transport shm1. */
 	s->has_host = !pst_wire_host(s->host, &ignored);
 	if (pst_wire_networks_parse(s, opts->networks, err))
 		return err->code;
-	s->opts.networks = NULL; /* the caller's string */
+	s->opts.networks = NULL; /* the string belongs to the caller and is already parsed */
 	return pst_wire_each(opts->transports, transport_add, s, err);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server half of the data plane. Called by src/object. */
+/* The server half of S3 over RDMA: moves bytes between the server's memory and windows of clients.
+ * src/object calls these functions. */
 #ifndef PST_WIRE_SERVER_H
 #define PST_WIRE_SERVER_H
 
@@ -25,7 +26,8 @@ void pst_wire_forget(struct pst_wire_remote *remote);
 int pst_wire_move(struct pst_wire_remote *remote, enum penstock_op op, uint64_t off,
 		  const struct penstock_object_seg *segs, unsigned seg_count, uint64_t user,
 		  struct pst_err *err);
-/* Takes completed moves. Waits up to `timeout_ms` for the first of them; -1 means no limit. */
+/* Stores up to `max` completed moves in `done`, and returns their number. If there is none, waits
+ * up to `timeout_ms` milliseconds for the first one; -1 means no limit. */
 int pst_wire_wait(struct pst_wire_server *server, struct penstock_object_done *done, unsigned max,
 		  int timeout_ms);
 int pst_wire_fd(struct pst_wire_server *server);

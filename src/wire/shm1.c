@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements shm1.h: single messages, with a descriptor or without. Called by shm1_client.c and
- * shm1_server.c. Never waits.
+ * Implements shm1.h: sends and receives single messages, with a file descriptor or without.
+ * shm1_client.c and shm1_server.c call these functions, which never wait.
  */
 #include "wire/shm1.h"
 
@@ -53,8 +53,8 @@ unsigned pst_shm1_address(const char *handle, void *out)
 
 	memset(address, 0, sizeof(*address));
 	address->sun_family = AF_UNIX;
-	/* The first byte stays 0, so that the name is in the abstract namespace and no file is
-	 * made. */
+	/* The first byte stays 0. The name is then in Linux's abstract namespace, and bind(2)
+	 * creates no file. */
 	snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, PST_SHM1_NAME "%s", handle);
 	return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 +
 			  strlen(address->sun_path + 1));

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The messages of transport shm1, between processes of one host, over a socket of type
- * SOCK_SEQPACKET in the abstract namespace. The client listens; the token has the socket's name.
+ * SOCK_SEQPACKET in the abstract namespace. The client listens, and its tokens contain the socket's
+ * name.
  *
- * For a move, the server sends OPEN with the token's id and capability, and the client answers
- * WINDOW: which memory, and which range of it. If the server does not have this memory yet, it
- * sends WANT, and the client answers MEMORY with a descriptor (SCM_RIGHTS) or the driver's handle.
- * The server copies, and sends DONE. Until then, a release waits. It sends REVOKE; the server then
- * stops and sends DONE. DROP says that the client has freed some memory.
+ * For a move (a transfer of bytes), the server sends OPEN with the token's id and capability. The
+ * client replies WINDOW, with the id of the window's memory and a range of it. If the server has
+ * not mapped this memory yet, it sends WANT, and the client replies MEMORY with a file descriptor
+ * (SCM_RIGHTS) or the GPU driver's handle. The server copies the bytes, and sends DONE. A release
+ * of the window waits for DONE. The release sends REVOKE, after which the server stops copying and
+ * sends DONE. With DROP, the client reports that it has freed memory.
  */
 #ifndef PST_WIRE_SHM1_H
 #define PST_WIRE_SHM1_H
@@ -35,14 +37,16 @@ struct pst_shm1_message {
 	uint32_t magic, kind;
 	uint64_t id;			  /* id of the window */
 	unsigned char cap[PST_TOKEN_CAP]; /* OPEN */
-	uint32_t op;			  /* OPEN: enum penstock_op */
-	uint32_t status;		  /* WINDOW, MEMORY, DONE: enum pst_wire_status */
-	/* OPEN: range of the window. WINDOW: range of the memory. DONE: `len` is the number of
-	 * bytes that have moved */
+	uint32_t op;			  /* in OPEN: enum penstock_op */
+	uint32_t status;		  /* in WINDOW, MEMORY and DONE: enum pst_wire_status */
+	/* In OPEN: range of the window. In WINDOW: range of the memory. In DONE: `len` is the
+	 * number of bytes that have moved. */
 	uint64_t off, len;
-	/* WINDOW, MEMORY, DROP: id and length of the memory */
+	/* in WINDOW, MEMORY and DROP: id and length in bytes of the memory */
 	uint64_t memory, memory_len;
-	uint32_t cuda; /* MEMORY: 1: `exported` describes memory of a GPU */
+	/* in MEMORY: 1 if `exported` describes memory of a GPU, 0 if the message has a file
+	 * descriptor */
+	uint32_t cuda;
 	uint32_t spare;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };
@@ -50,10 +54,12 @@ struct pst_shm1_message {
 /* Sends a message without waiting, together with the descriptor `fd` unless it is negative. Returns
  * 0 or -errno. */
 int pst_shm1_send(int sock, struct pst_shm1_message *message, int fd);
-/* Receives a message without waiting. Returns 1, 0 if there is none, or a negative errno if the
- * connection has ended or the message is malformed. *fd receives a descriptor, or -1. */
+/* Receives a message without waiting. Returns 1 after success, 0 if no message has arrived, or a
+ * negative errno if the connection has ended or the message is malformed. *fd receives the
+ * message's descriptor, or -1. */
 int pst_shm1_receive(int sock, struct pst_shm1_message *message, int *fd);
-/* Fills in the address of the client whose token has this handle. Returns its length. */
+/* Stores in `out` the socket address of the client whose token contains `handle`. Returns its
+ * length. */
 unsigned pst_shm1_address(const char *handle, void *out);
 
 #endif

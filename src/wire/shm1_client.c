@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of transport shm1: passes memory to servers of permitted users on the same host,
- * and takes it away from a server that does not answer a release. Called by client.c. Messages are
- * handled with the client's lock, so a release either sees that a server has a window open, or the
- * server gets no answer to its OPEN.
+ * The client half of transport shm1: passes memory to servers on the same host, if their users are
+ * permitted. If a server does not answer a release, this file ends its access to the memory.
+ * client.c calls these functions. The client's lock is held while a message is handled. So either a
+ * release sees that a server has a window open, or the server gets no reply to its OPEN.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 
 struct shm1_conn {
 	struct pst_wire_conn conn;
-	bool watched; /* whether there is a pidfd of the server's process */
+	bool watched; /* whether `pidfd` refers to the server's process */
 	int pidfd;
 };
 
@@ -32,7 +32,7 @@ static bool fits(const struct pst_wire_listener *listener, const struct pst_wire
 {
 	(void)listener;
 	/* A release may replace the pages of a window in host memory. So the window must begin at a
-	 * page boundary. */
+	 * page boundary, or other bytes of the page would be affected. */
 	return buffer->shared && (buffer->dev || off % PST_WIRE_PAGE == 0);
 }
 
@@ -42,7 +42,8 @@ static void fill(const struct pst_wire_grant *grant, struct pst_token *token)
 	memcpy(token->shm.cap, grant->cap, sizeof(grant->cap));
 }
 
-/* Returns the id of the memory, which differs for servers that read and servers that write. */
+/* Returns the id of the window's memory in messages. It differs for servers that read and for
+ * servers that write, because they get different descriptors. */
 static uint64_t memory_id(const struct pst_wire_grant *grant)
 {
 	return grant->buffer->id + (grant->op == PENSTOCK_READ);
@@ -59,7 +60,7 @@ static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message
 		return -EPROTO;
 	answer.status = pst_wire_find(conn->client, open->id, open->cap, open->op, open->off,
 				      open->len, &g);
-	/* A server must not open a window by shm1 with a token of another transport. */
+	/* A token of another transport must not give access by shm1. */
 	if (answer.status == PST_WIRE_OK && (g->ops != conn->ops || !g->buffer->shared))
 		answer.status = PST_WIRE_REFUSED;
 	if (answer.status == PST_WIRE_OK) {
@@ -73,7 +74,7 @@ static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message
 	return pst_shm1_send(conn->fd, &answer, -1);
 }
 
-/* Sends the memory of the window that the server has open. */
+/* Sends MEMORY, which passes the memory of the connection's open window to the server. */
 static int send_memory(struct pst_wire_conn *conn)
 {
 	struct pst_shm1_message answer = {.kind = PST_SHM1_MEMORY};
@@ -100,7 +101,7 @@ static int send_memory(struct pst_wire_conn *conn)
 
 static int end_window(struct pst_wire_conn *conn, const struct pst_shm1_message *done)
 {
-	/* If a release has cut off the server, the connection has no window any more. */
+	/* conn->grant is NULL if a release has ended this server's access by force. */
 	if (!conn->grant || conn->grant->id != done->id)
 		return -EPROTO;
 	if (done->status == PST_WIRE_OK && done->len <= conn->grant->len)
@@ -170,7 +171,8 @@ static void drop(struct pst_wire_buffer *buffer)
 		tell(buffer->client, NULL, &message);
 }
 
-/* Makes the end of the server's process the end of its access to memory of a GPU. */
+/* A connection has ended while its server has a window in GPU memory open. The server may access
+ * the memory until its process ends, so its pidfd is recorded (holders.c). */
 static void lost(struct pst_wire_conn *conn)
 {
 	struct shm1_conn *own = (struct shm1_conn *)conn;
@@ -181,8 +183,8 @@ static void lost(struct pst_wire_conn *conn)
 	own->watched = false;
 }
 
-/* Ends the connections of the servers that have the window open, and thus their use of the
- * window. */
+/* Ends the connections of the servers that have the window open. Afterwards the client counts no
+ * server as a user of the window. */
 static void hang_up(struct pst_wire_grant *grant)
 {
 	for (struct pst_wire_conn *conn = grant->buffer->client->conns; conn; conn = conn->next)
@@ -219,8 +221,8 @@ static int cut(struct pst_wire_grant *grant, struct pst_err *err)
 	struct pst_wire_buffer *buffer = grant->buffer;
 	int ret = 0;
 
-	/* From here on the buffer consists of several mappings, and its memory cannot be passed to
-	 * servers any more. */
+	/* The buffer's memory cannot be passed to servers any more, because replaced pages are not
+	 * in the memfd. */
 	buffer->shared = false;
 	if (grant->len)
 		ret = buffer->dev ? -ETIMEDOUT : replace_pages(grant, err);
@@ -255,7 +257,8 @@ static int shm1_accept(struct pst_wire_conn *conn)
 
 	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
 		return -errno;
-	/* A server in a PID namespace that this process does not see has number 0. */
+	/* SO_PEERCRED reports pid 0 for a server in a PID namespace that is invisible here. Such a
+	 * process cannot be watched. */
 	if (conn->client->devices && peer.pid > 0)
 		own->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
 	own->watched = own->pidfd > 0;

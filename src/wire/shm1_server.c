@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of transport shm1: opens a client's window and copies between it and the server's
- * memory. Called by server.c, on the thread of a channel. Each connection keeps the mappings of the
- * client's memory, because a mapping costs more than a short copy. Nothing that a client sends may
- * harm the server: a descriptor must be a memfd that cannot shrink, since an access beyond its end
- * would kill the process.
+ * The server half of transport shm1: opens a client's window, and copies between it and the
+ * server's memory. server.c calls these functions on the thread of a channel, a worker thread of
+ * the server. Each connection keeps the mappings of the client's memory, because a mapping costs
+ * more than a short copy. Nothing that a client sends may harm the server. So a descriptor must be
+ * a memfd that cannot shrink: an access beyond its end would kill the process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,18 +23,20 @@
 #include "wire/common.h"
 
 #define MEMORIES_MAX 64 /* maximum number of mappings of a connection */
-/* number of bytes between two checks whether the client has sent REVOKE */
+/* number of bytes of host memory to copy between two checks whether the client has sent REVOKE */
 #define STEP (4u << 20)
-/* the same for memory of a GPU; the value is larger, because copies of several threads overlap */
+/* number of bytes of GPU memory to copy between two such checks; larger, because copies of several
+ * threads overlap */
 #define GPU_STEP (64u << 20)
 
 /* A mapping of a client's memory, or an import of a GPU's memory. */
 struct memory {
-	uint64_t id; /* id of the memory; 0 if the element is unused */
+	uint64_t id; /* id of the memory in messages; 0 if the array element is unused */
 	unsigned char *at;
-	/* length of the memory; number of the last move that used it */
+	/* `len` is the length of the memory; `used` is the number of the last move that used it */
 	uint64_t len, used;
-	bool doomed;		     /* the client has dropped the memory during a move */
+	/* the client has sent DROP for the memory during a move, which still uses it */
+	bool doomed;
 	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 };
 
@@ -83,7 +85,7 @@ static int shm1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *
 	peer->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (peer->fd < 0)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "socket: %m");
-	/* Limits the duration of connect(2), which waits while the client's queue is full. */
+	/* Limits how long connect(2) waits if the client's queue of connections is full. */
 	setsockopt(peer->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (connect(peer->fd, (struct sockaddr *)&address,
 		    pst_shm1_address(remote->token.shm.handle, &address)))
@@ -120,7 +122,7 @@ static void shm1_close(struct pst_wire_channel *channel, struct pst_wire_peer *p
 		memory_drop(channel->server->devices, &s->memories[i]);
 }
 
-/* Drops both mappings of a buffer, the one for reads and the one for writes. Their ids differ in
+/* Unmaps both mappings of a buffer, the one for reads and the one for writes. Their ids differ in
  * the last bit only. */
 static void drop_buffer(const struct pst_wire_devices *devices, struct shm1_peer *s, uint64_t id)
 {
@@ -138,7 +140,7 @@ static int shm1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 		close(fd);
 	if (ret > 0 && message.kind == PST_SHM1_DROP)
 		drop_buffer(channel->server->devices, (struct shm1_peer *)peer, message.memory);
-	/* A REVOKE that arrives now belongs to a move that has ended, and is ignored. */
+	/* A REVOKE that arrives between two moves is for a move that has ended, and is ignored. */
 	return ret;
 }
 
@@ -211,7 +213,7 @@ static int memory_map(struct memory *m, const struct pst_shm1_message *message, 
 	struct stat st;
 	void *at;
 
-	/* Refuses memory of huge pages: the kernel may lack a page at an access, and then kills the
+	/* Refuses memory of hugetlbfs: if it has no free page at an access, the kernel kills the
 	 * process. */
 	if (fd < 0 || seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || fstatfs(fd, &fs) ||
 	    fs.f_type != TMPFS_MAGIC || message->memory_len > (uint64_t)st.st_size ||
@@ -253,8 +255,8 @@ static int memory_import(const struct pst_wire_server *server, struct memory *m,
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 				      "the GPU's memory cannot be imported: %.150s",
 				      penstock_errmsg());
-	/* The allocation must be as long as the message says. Otherwise a client could name a
-	 * length that reaches into other memory of the GPU. */
+	/* Refuses a length above that of the import. Otherwise a client could gain access to other
+	 * memory of the GPU. */
 	if (message->memory_len > len) {
 		server->devices->free(server->opts.device, at);
 		return pst_fail_errno(err, EPROTO, PENSTOCK_WHY_MALFORMED,
@@ -267,7 +269,8 @@ static int memory_import(const struct pst_wire_server *server, struct memory *m,
 	return 0;
 }
 
-/* Finds the mapping of the window's memory, or asks the client for it. */
+/* Returns the mapping of the window's memory. If the server has none, requests the memory from the
+ * client (WANT) and maps it. */
 static int memory_find(struct pst_wire_channel *channel, struct shm1_peer *s,
 		       const struct pst_wire_move *move, const struct pst_shm1_message *window,
 		       struct memory **out, struct pst_err *err)
@@ -311,8 +314,8 @@ static int memory_find(struct pst_wire_channel *channel, struct shm1_peer *s,
 
 /* ---- the move ---- */
 
-/* Returns whether the client has released the window. If the client drops the memory that this move
- * uses, the memory stays mapped until the move has ended. */
+/* Returns whether the client has sent REVOKE, because it releases the window. If it sends DROP for
+ * the memory that this move uses, the memory stays mapped until the move has ended. */
 static bool revoked(struct shm1_peer *s, uint64_t id, int *ended)
 {
 	struct pst_shm1_message message;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages of transport tcp1. The client listens. It sends a greeting to each connection; the
- * server sends nothing before it has received the greeting, so that a token cannot make the server
- * talk to a program that is not a client. Then the server sends commands, each with its own id and
- * capability, and the client answers them in order. All numbers are little-endian.
+ * The messages of transport tcp1. The client listens, and sends a greeting to each connection. The
+ * server sends nothing before it has received the greeting. So a token cannot make the server send
+ * data to a program that is not a client. Then the server sends commands, each with the id and
+ * capability of a window, and the client replies to them in order. All numbers are little-endian.
  *
  * A command WRITE is followed by `len` bytes for the window. A reply to READ with status 0 is
  * followed by `len` bytes from the window. `crc` is the CRC-32C of these bytes.
@@ -26,8 +26,8 @@
 #define PST_TCP1_REPLY_LEN 24
 
 enum pst_tcp1_kind {
-	PST_TCP1_WRITE = 1, /* the server writes the window */
-	PST_TCP1_READ = 2,  /* the server reads the window */
+	PST_TCP1_WRITE = 1, /* command: write the bytes that follow into the window */
+	PST_TCP1_READ = 2,  /* command: reply with bytes of the window */
 	PST_TCP1_REPLY = 3,
 };
 

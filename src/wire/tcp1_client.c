@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client half of transport tcp1: accepts connections of servers, and carries out their
- * commands. The client itself reads and writes its memory, so bounds and releases hold whatever a
- * server does. Each access of the memory is between pst_wire_enter and pst_wire_leave and never
- * waits for the network. Called by client.c, on the client's thread.
+ * commands. Only the client itself reads and writes its memory. So a server cannot get around the
+ * limits or the release of a window. Each access to the memory is between pst_wire_enter and
+ * pst_wire_leave, and never waits for the network. client.c calls these functions on the client's
+ * thread.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,7 +20,8 @@
 #include "wire/client.h"
 #include "wire/common.h"
 
-/* maximum number of bytes of one system call; it is low, so that a release waits only briefly */
+/* Maximum number of bytes of one system call. It is low, so that a release, which waits for the
+ * call, waits only briefly. */
 #define STEP (256u << 10)
 /* number of bytes after which the thread serves other connections */
 #define BUDGET (1u << 20)
@@ -27,7 +29,7 @@
 enum state {
 	STATE_COMMAND, /* receives a command */
 	STATE_BYTES,   /* receives the bytes of a WRITE */
-	STATE_SEND,    /* sends `out`, and then the bytes of a READ */
+	STATE_SEND,    /* sends `out`, and then the bytes that follow the reply to a READ */
 };
 
 struct tcp1_conn {
@@ -38,9 +40,10 @@ struct tcp1_conn {
 	unsigned in_len, out_len, out_at;
 	struct pst_tcp1_command command;
 	enum pst_wire_status status;
-	/* Window of the command. Valid only after pst_wire_enter with command.id. */
+	/* Window of the command. It may be accessed only after pst_wire_enter with command.id. */
 	struct pst_wire_grant *target;
-	bool staged; /* the bytes go through `staging`, because the memory is a GPU's */
+	/* true: the bytes go through `staging`, because the window is in memory of a GPU */
+	bool staged;
 	/* raw: CRC of the bytes so far; left: number of bytes still to receive or send */
 	uint32_t raw, left;
 	/* buffer of PST_TCP1_FRAME_MAX bytes, allocated when it is first needed; NULL before */
@@ -91,7 +94,7 @@ static void reply(struct tcp1_conn *t, uint32_t len, uint32_t crc)
 	t->state = STATE_SEND;
 }
 
-/* Completes a WRITE whose bytes have all arrived, and makes its reply. */
+/* Completes a WRITE whose bytes have all arrived: checks them, and prepares the reply. */
 static void write_end(struct tcp1_conn *t)
 {
 	struct pst_wire_client *client = t->conn.client;
@@ -115,7 +118,7 @@ static void write_end(struct tcp1_conn *t)
 	reply(t, 0, 0);
 }
 
-/* Begins the reply to a READ. */
+/* Prepares the reply to a READ, and computes the checksum of its bytes. */
 static void read_begin(struct tcp1_conn *t)
 {
 	const unsigned char *from = t->staging;
@@ -184,7 +187,7 @@ static ssize_t command_step(struct tcp1_conn *t)
 	return n;
 }
 
-/* Receives bytes of a refused WRITE and drops them. */
+/* Receives bytes of a refused WRITE and drops them, so that the next command follows. */
 static ssize_t discard(struct tcp1_conn *t, size_t max)
 {
 	unsigned char nowhere[16384];
@@ -241,8 +244,8 @@ static ssize_t send_step(struct tcp1_conn *t)
 		t->left -= n > 0 ? (uint32_t)n : 0;
 	} else {
 		if (!enter(t)) {
-			/* The window was released after the reply had announced its bytes. So the
-			 * connection must end. */
+			/* The window was released after the reply had announced its length. The
+			 * bytes cannot be sent, so the connection must end. */
 			refuse_late(t);
 			return -ECANCELED;
 		}
@@ -286,7 +289,7 @@ static int tcp1_accept(struct pst_wire_conn *conn)
 	const int on = 1;
 
 	setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	/* The socket's send buffer is empty at this time, so the greeting fits in it. */
+	/* The send cannot block or be partial: the send buffer of a new connection is empty. */
 	return send(conn->fd, PST_TCP1_GREETING, PST_TCP1_GREETING_LEN,
 		    MSG_NOSIGNAL | MSG_DONTWAIT) == PST_TCP1_GREETING_LEN
 		       ? 0

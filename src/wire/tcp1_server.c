@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server half of transport tcp1: connects to the client, and sends commands. Called by
- * server.c, on the thread of a channel. Several commands are in flight, so that the connection
- * does not wait for each answer. A server connects only to the address that its HTTP request came
- * from, and sends nothing before the client's greeting: a token cannot make it attack others.
+ * The server half of transport tcp1: connects to the client, and sends commands. server.c calls
+ * these functions on the thread of a channel, a worker thread of the server. Several commands are
+ * in flight, so that the connection does not wait for each reply. A server connects only to the
+ * address from which its HTTP request came, and sends nothing before the client's greeting. So a
+ * token cannot make it attack other hosts.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,7 +19,8 @@
 #include "wire/tcp1.h"
 #include "wire/common.h"
 
-/* Maximum number of WRITEs without a reply. So many replies fit in the socket's buffer. */
+/* Maximum number of WRITE commands without a reply. Until this number is reached, the server does
+ * not read the replies, so they must fit in the socket's buffer. */
 #define WRITES_MAX 64
 #define READS_MAX 4 /* maximum number of READs without a reply */
 
@@ -44,7 +46,7 @@ static int io_fail(int ret, struct pst_err *err)
 			      strerror(-ret));
 }
 
-/* Sends a command, and bytes after it. */
+/* Sends a command (iov[0]) and the bytes that follow it (iov[1]). */
 static int send_all(struct pst_wire_channel *channel, int fd, struct iovec iov[2],
 		    struct pst_err *err)
 {
@@ -102,7 +104,7 @@ static int receive_reply(struct pst_wire_channel *channel, int fd, uint64_t seq,
 
 /* ---- moves ---- */
 
-/* Returns the length of the command for the bytes at offset `at` of the move. */
+/* Returns the number of bytes for one command that begins at offset `at` of the move. */
 static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 {
 	uint64_t left = move->len - at;
@@ -138,7 +140,8 @@ static int send_command(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return send_all(channel, t->peer.fd, iov, err);
 }
 
-/* Checks before each frame that the move may go on. */
+/* Checks before each command that the move may continue: its deadline has not passed, and the
+ * server is open. */
 static int piece_begin(const struct pst_wire_channel *channel, struct pst_err *err)
 {
 	int ret = pst_wire_check(channel);
@@ -146,7 +149,7 @@ static int piece_begin(const struct pst_wire_channel *channel, struct pst_err *e
 	return ret ? io_fail(ret, err) : 0;
 }
 
-/* Writes the client's window. */
+/* Writes the bytes of a move to the client's window, with WRITE commands. */
 static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 			const struct pst_wire_move *move, struct pst_err *err)
 {
@@ -180,7 +183,8 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return 0;
 }
 
-/* Receives the reply to the READ of the bytes at offset `at`, and the bytes. */
+/* Receives the reply to the READ command `seq`, and the bytes at offset `at` of the move that
+ * follow it. */
 static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uint64_t seq,
 		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
 {
@@ -201,7 +205,7 @@ static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uin
 	return ret;
 }
 
-/* Reads the client's window. */
+/* Reads the bytes of a move from the client's window, with READ commands. */
 static int read_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 		       const struct pst_wire_move *move, struct pst_err *err)
 {
@@ -292,8 +296,8 @@ static int tcp1_idle(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 {
 	(void)channel;
 	(void)peer;
-	/* Between two moves a client sends nothing. So the connection has ended, or the client does
-	 * not follow the protocol. */
+	/* Between two moves a client sends nothing. So this event means that the connection has
+	 * ended, or that the client breaks the protocol. */
 	return -EPIPE;
 }
 

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The contract between the data plane and its transports. A transport has two tables: one for the
- * client half, and one for the server half. transports.c lists them, the preferred one first.
+ * The contract between the code for S3 over RDMA (client.c, server.c) and its transports, such as
+ * shm1 and tcp1. A transport has two tables of functions: one for the client half, and one for the
+ * server half. transports.c lists them, the preferred one first.
  *
  * Client half: one thread of a client serves all connections. A transfer accesses a window only
- * between pst_wire_enter and pst_wire_leave, or, if the server itself accesses the memory, between
- * its messages that open and close the window. A release waits for both. If a network card accesses
- * the memory, the transport has a function `unbind`, which ends the card's access.
+ * between pst_wire_enter and pst_wire_leave. If the server itself accesses the memory (shm1), the
+ * access is between its messages OPEN and DONE. A release waits for both. If a network card
+ * accesses the memory, the transport has a function `unbind`, which ends the card's access.
  *
- * Server half: each channel is a thread, which carries out one move at a time, and has connections
- * of its own. So the functions of a transport need no lock. A wait goes through pst_wire_wait_fd,
- * which ends when the server is closed, and at the deadline of the move. A transport calls
- * pst_wire_check between two pieces of a move, because a client that keeps it busy causes no wait.
+ * Server half: a move is a transfer of bytes between the server's memory and a client's window.
+ * Each channel is a thread, which carries out one move at a time, and has its own connections. So
+ * the functions of a transport need no lock. A transport waits only in pst_wire_wait_fd, which ends
+ * when the server is closed, and at the deadline of the move. Between two pieces of a move, a
+ * transport calls pst_wire_check, because a fast client may never make it wait.
  */
 #ifndef PST_WIRE_TRANSPORT_H
 #define PST_WIRE_TRANSPORT_H
@@ -26,12 +28,13 @@
 #define PST_WIRE_CONNS_MAX 256	  /* maximum number of connections of a client */
 #define PST_WIRE_BUFFERS_MAX 1024 /* maximum number of buffers of a client */
 #define PST_WIRE_PEERS_MAX 16	  /* maximum number of connections of a channel */
-/* alignment of allocated memory; its length is a multiple of this */
+/* alignment in bytes of memory that the client allocates; its length is a multiple of this */
 #define PST_WIRE_ALIGN (2u << 20)
 #define PST_WIRE_PAGE 4096u
-#define PST_WIRE_HOLDERS_MAX 16 /* most servers of a buffer that the client watches */
-#define PST_WIRE_NICS_MAX 8 /* most addresses of a client */
-/* Most listeners of a client: one for each transport and address. */
+/* maximum number of servers for each buffer whose processes the client watches (holders.c) */
+#define PST_WIRE_HOLDERS_MAX 16
+#define PST_WIRE_NICS_MAX 8 /* maximum number of addresses of a client */
+/* Maximum number of listeners of a client: one for each transport and address. */
 #define PST_WIRE_LISTENERS_MAX (PENSTOCK_OBJECT_TRANSPORTS_MAX * PST_WIRE_NICS_MAX)
 
 /* ---- client ---- */
@@ -47,27 +50,34 @@ struct pst_wire_buffer {
 	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 	uint64_t serial;	     /* of the device */
 	unsigned char *ptr;
-	size_t len, mapped; /* mapped: length of allocated memory; 0 if the caller owns it */
-	int fd, read_fd;    /* descriptors of allocated host memory, for reading and writing, and
-			     * for reading only; -1: none */
-	/* export of the memory, if it was allocated on a GPU */
+	/* mapped: bytes that the client has allocated; 0 if the caller owns the memory */
+	size_t len, mapped;
+	/* Descriptors of allocated host memory: `fd` for reading and writing, and `read_fd` for
+	 * reading only. -1 if there is none. */
+	int fd, read_fd;
+	/* description of the memory for other processes, if the client allocated it on a GPU */
 	struct penstock_export exported;
-	bool shared; /* shm1 can pass the memory to a server */
-	bool direct; /* its windows use only transports that access the memory of `dev` */
-	/* a release has cut off a server, so no window of the buffer can be opened any more */
+	bool shared; /* whether transport shm1 can pass the memory to a server */
+	/* whether windows may use only transports that access the memory of `dev` without host
+	 * copies */
+	bool direct;
+	/* true if a release has ended a server's access by force; then no window can be opened any
+	 * more */
 	bool cut;
-	bool stuck; /* a server that was not fenced may still access the memory */
-	/* Memory of a GPU cannot be taken away from a server. These are the pidfds of servers that
-	 * have lost their connections in the middle of a transfer: when such a process has ended,
-	 * it accesses the memory no more. -1: a process that cannot be watched. */
+	bool stuck; /* true if a server whose access was not ended may still access the memory */
+	/* Access to memory of a GPU cannot be revoked. These are the pidfds of servers that lost
+	 * their connections in the middle of a transfer. When such a process has ended, it cannot
+	 * access the memory any more. -1: a process that cannot be watched. */
 	int holders[PST_WIRE_HOLDERS_MAX];
 	unsigned holder_count;
-	bool retired; /* its owner has closed it while a server may access the memory */
+	/* true if its owner has closed it while a server may still access the memory */
+	bool retired;
 	uint64_t id;
 	unsigned windows; /* number of open windows */
 };
 
-/* A window. All members but `live`, `settled` and `users` are constant while the window is open. */
+/* A window: a range of a buffer that a server may read or write. All members except `live`,
+ * `settled` and `users` are constant while the window is open. */
 struct pst_wire_grant {
 	uint64_t
 		/* id of the window, which is `base` in its token; the grant's index in the client's
@@ -77,15 +87,16 @@ struct pst_wire_grant {
 	struct pst_wire_buffer *buffer;
 	const struct pst_wire_client_ops *ops;
 	struct pst_wire_listener *listener;
-	void *bound; /* result of the transport's function `bind`; NULL if there is none */
-	/* a judged response has shown that servers have ended all transfers */
+	void *bound; /* what the transport's function `bind` has stored; NULL if there is nothing */
+	/* whether a response has proved that servers have ended all transfers */
 	_Atomic bool settled;
 	enum penstock_op op;
 	uint64_t off, len;
 	bool live;
-	unsigned users; /* number of transfers that access the memory */
+	unsigned users; /* number of transfers in progress that access the memory */
 	char text[PST_TOKEN_MAX + 1];
-	char why[96]; /* why the window does not have its nearest network card; or "" */
+	/* why the window does not use the network card nearest to its memory; "" if it does */
+	char why[96];
 	struct pst_wire_grant *next; /* next free grant */
 };
 
@@ -98,19 +109,22 @@ struct pst_wire_counts {
 struct pst_wire_listener {
 	const struct pst_wire_client_ops *ops;
 	int fd;
-	void *state; /* state of the transport; NULL if it has none */
+	void *state; /* state of the transport for this listener; NULL if it has none */
 	/* the fields that are equal in all tokens of this listener */
 	struct pst_token token;
 	struct pst_wire_nic nic;   /* the network card, if the client has several addresses */
-	_Atomic uint64_t avoid_ms; /* until this time, windows prefer other cards */
+	/* time in ms until which windows prefer other cards, because a transfer has failed on this
+	 * one */
+	_Atomic uint64_t avoid_ms;
 };
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
-	unsigned generation; /* fork generation of the process that opened it */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	unsigned generation;
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
-	/* those of one transport are neighbours */
+	/* the listeners of one transport are consecutive */
 	struct pst_wire_listener listeners[PST_WIRE_LISTENERS_MAX];
 	unsigned listener_count;
 	pthread_t thread;
@@ -118,8 +132,8 @@ struct pst_wire_client {
 	int epoll, stop;
 	struct pst_wire_counts counts;
 
-	/* Protects all members below, the buffers, and the grants. No other lock is taken inside
-	 * it. */
+	/* Protects all members below, the buffers, and the grants. No other lock is taken while it
+	 * is held. */
 	pthread_mutex_t lock;
 	pthread_cond_t idle; /* signalled when `users` of a closed grant becomes 0 */
 	struct pst_wire_conn *conns;
@@ -128,7 +142,7 @@ struct pst_wire_client {
 	unsigned buffer_count, retired_count;
 	uint64_t next_buffer;
 	struct pst_wire_grant *grants;
-	struct pst_wire_grant *free, **free_end; /* list of free grants */
+	struct pst_wire_grant *free, **free_end; /* list of the grants that no window uses */
 };
 
 /* A connection from a server. A transport's struct begins with it. */
@@ -137,66 +151,70 @@ struct pst_wire_conn {
 	const struct pst_wire_client_ops *ops;
 	struct pst_wire_conn *next;
 	int fd;
-	uint32_t events;  /* events of epoll that the connection waits for */
-	uint64_t last_ms; /* time of the last event */
-	/* The window that the server has open by shm1; NULL if there is none. Protected by the
-	 * lock. */
+	uint32_t events;  /* epoll events for which the client's thread waits on this connection */
+	uint64_t last_ms; /* time in ms of the connection's last event */
+	/* The window that the server has open by shm1; NULL if there is none. client->lock protects
+	 * it. */
 	struct pst_wire_grant *grant;
 };
 
 struct pst_wire_client_ops {
 	const char *name;
 	bool encrypted, on_host;
-	bool named;   /* the transport is used only if the options name it */
+	bool named;   /* true if a client uses the transport only when its options name it */
 	bool checked; /* bytes count as moved only if the response contains their CRC */
 	/* no CPU copies the bytes, neither on this host nor on the server's */
 	bool dma;
-	bool direct; /* it accesses memory of a GPU without a copy in host memory */
-	size_t conn_size; /* size of the transport's struct of a connection */
+	/* true if the transport accesses memory of a GPU without a copy in host memory */
+	bool direct;
+	size_t conn_size; /* size in bytes of the transport's struct for a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,
 		      struct pst_err *err);
 	/* Handles an event of listener->fd. NULL if listener->fd is a socket that accepts
 	 * connections. */
 	void (*event)(struct pst_wire_client *client, struct pst_wire_listener *listener);
-	/* For a transport whose bytes move only during calls of the client: moves bytes. The
+	/* For a transport whose bytes move only while the client calls it: moves bytes. The
 	 * client's thread calls it before it waits for events. Returns the maximum time in ms to
 	 * wait; -1 means no limit. NULL for other transports. */
 	int (*progress)(struct pst_wire_listener *listener);
-	/* Frees listener->state, closes listener->fd and sets it to -1. NULL if the client shall
-	 * close only listener->fd. */
+	/* Frees listener->state, closes listener->fd and sets it to -1. NULL if closing
+	 * listener->fd, which the client then does, is enough. */
 	void (*unlisten)(struct pst_wire_client *client, struct pst_wire_listener *listener);
 	/* Prepares the memory of a window, and sets grant->bound. If it fails, the client tries the
 	 * next transport. NULL if no preparation is needed. */
 	int (*bind)(struct pst_wire_grant *grant, struct pst_err *err);
-	/* Takes the memory away from all servers: after it, no byte gets into the window. The error
-	 * -ETIMEDOUT means that this cannot be guaranteed, and every other one that the bytes in
-	 * the window may be wrong. Not NULL if `bind` is not NULL. */
+	/* Ends the access of all servers to the memory, so that no byte gets into the window
+	 * afterwards. Returns -ETIMEDOUT if this cannot be guaranteed. Any other error means that
+	 * the bytes in the window may be wrong. Not NULL if `bind` is not NULL. */
 	int (*unbind)(struct pst_wire_grant *grant, struct pst_err *err);
 	/* Returns whether the transport can serve a window that begins at offset `off` of the
 	 * buffer. */
 	bool (*fits)(const struct pst_wire_listener *listener, const struct pst_wire_buffer *buffer,
 		     uint64_t off);
-	/* Adds the fields that identify the window to the token. */
+	/* Stores in the token the fields that identify the window. */
 	void (*fill)(const struct pst_wire_grant *grant, struct pst_token *token);
 	/* Called for a new connection; a negative result closes it. */
 	int (*accept)(struct pst_wire_conn *conn);
 	/* Handles an event of the connection; a negative result closes it. */
 	int (*ready)(struct pst_wire_conn *conn);
-	/* With the lock: the connection ends while it has a window open. May be NULL. */
+	/* Called when the connection ends while its server has a window open. The caller holds
+	 * client->lock. May be NULL. */
 	void (*lost)(struct pst_wire_conn *conn);
-	/* Frees the connection's resources, except its descriptor. */
+	/* Frees what the transport has allocated for the connection, except its descriptor. */
 	void (*close)(struct pst_wire_conn *conn);
-	/* Tells servers that the window is closed. Called with the lock; may be NULL. */
+	/* Requests that servers stop their transfers of the window. The caller holds client->lock.
+	 * May be NULL. */
 	void (*revoke)(struct pst_wire_grant *grant);
-	/* Cuts off servers that have not answered: ends their access to the memory. Called with the
-	 * lock. NULL if a release waits until no server accesses the window. */
+	/* Ends the access of servers that have not replied to `revoke`. The caller holds
+	 * client->lock. NULL if a release waits without limit until no server accesses the
+	 * window. */
 	int (*cut)(struct pst_wire_grant *grant, struct pst_err *err);
-	/* Tells servers that the memory of a buffer is about to be freed. Called with the lock; may
-	 * be NULL. */
+	/* Informs servers that the memory of a buffer is about to be freed. The caller holds
+	 * client->lock. May be NULL. */
 	void (*drop)(struct pst_wire_buffer *buffer);
-	/* The next three belong to a transport with requests of its own, instead of GET and PUT
-	 * with a token; NULL for all others. See penstock_object_exchange and
+	/* compose, paired and judge belong to a transport (hipobj-rc-v2) whose own requests replace
+	 * GET and PUT with a token; NULL for all others. See penstock_object_exchange and
 	 * penstock_object_paired. */
 	int (*compose)(struct pst_wire_grant *grant, const struct pst_wire_step *step,
 		       const char **path, struct penstock_object_header *headers,
@@ -207,21 +225,22 @@ struct pst_wire_client_ops {
 		      struct penstock_object_verdict *verdict);
 };
 
-/* A request of an exchange. */
+/* A request PREPARE, READY or CANCEL, which a transport sends instead of a GET or PUT with a
+ * token. */
 struct pst_wire_step {
 	enum penstock_object_step step;
-	const char *target; /* of PREPARE */
+	const char *target; /* for PREPARE: the path of the object */
 	uint64_t offset;
 };
 
-/* Results of pst_wire_find, which also travel in messages. */
+/* Results of pst_wire_find. Messages between client and server also contain them. */
 enum pst_wire_status {
 	PST_WIRE_OK = 0,
-	/* the window's id or capability is wrong, or the window was released; the server does not
-	 * learn which */
+	/* The window's id or capability is wrong, or the window was released. One status for all
+	 * cases keeps a server from finding out which ids exist. */
 	PST_WIRE_REFUSED = 1,
 	PST_WIRE_OUTSIDE = 2,  /* range or direction do not fit the window */
-	PST_WIRE_CHECKSUM = 3, /* the bytes were damaged */
+	PST_WIRE_CHECKSUM = 3, /* the checksum shows that bytes were damaged */
 	PST_WIRE_FAULT = 4,    /* the client could not access its memory */
 	PST_WIRE_STOPPED = 5,  /* the server has stopped because the window was closed */
 };
@@ -234,7 +253,7 @@ struct pst_wire_remote {
 	struct pst_wire_server *server;
 	const struct pst_wire_server_ops *ops;
 	struct pst_token token;
-	void *state; /* of the transport; freed by `forget` */
+	void *state; /* state of the transport for this window; freed by `forget` */
 	bool has_user;
 	unsigned user;
 	_Atomic unsigned refs;
@@ -245,17 +264,17 @@ struct pst_wire_move {
 	struct pst_wire_remote *remote;
 	enum penstock_op op;
 	uint64_t off, len, user;
-	/* time in ms by which the move must be complete; otherwise it fails */
+	/* time in ms by which the move must be complete; after it the move fails */
 	uint64_t deadline_ms;
 	struct penstock_object_seg segs[PENSTOCK_OBJECT_SEGS_MAX];
 	unsigned seg_count;
 	bool has_crc64;
-	uint64_t crc64; /* CRC-64/NVME of the bytes without the final complement */
+	uint64_t crc64; /* CRC-64/NVME of the bytes moved so far, without the final complement */
 	int64_t result;
 	struct pst_err err;
 };
 
-/* A connection of a channel to a client. A transport's struct begins with it. */
+/* A connection of a channel (worker thread) to a client. A transport's struct begins with it. */
 struct pst_wire_peer {
 	const struct pst_wire_server_ops *ops;
 	struct pst_wire_peer *next;
@@ -266,24 +285,27 @@ struct pst_wire_channel {
 	struct pst_wire_server *server;
 	pthread_t thread;
 	bool running;
-	int epoll;		     /* waits for moves, for `stop` and for the connections */
+	/* epoll descriptor that waits for moves, for `stop` and for the connections */
+	int epoll;
 	uint64_t deadline_ms;	     /* deadline of the move that is in progress, in ms */
 	struct pst_wire_peer *peers; /* list of connections, the most recently used first */
 	unsigned peer_count;
-	unsigned char *staging; /* PST_WIRE_STAGING bytes */
+	/* host memory of PST_WIRE_STAGING bytes, for bytes that cannot be moved directly */
+	unsigned char *staging;
 };
 #define PST_WIRE_STAGING (1u << 20)
 
-/* A range of addresses. IPv4 addresses are IPv6 addresses of IPv4. */
+/* A range of IP addresses. IPv4 addresses have the IPv4-mapped form of IPv6. */
 struct pst_wire_network {
 	unsigned char bytes[16];
-	unsigned bits; /* of the bytes, which all addresses of the range have in common */
+	unsigned bits; /* number of leading bits that all addresses of the range have in common */
 };
 #define PST_WIRE_NETWORKS_MAX 16
 
 struct pst_wire_server {
 	const struct pst_wire_devices *devices;
-	unsigned generation; /* fork generation of the process that opened it */
+	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	unsigned generation;
 	struct penstock_object_server_opts opts;
 	const struct pst_wire_server_ops *ops[PENSTOCK_OBJECT_TRANSPORTS_MAX];
 	unsigned ops_count;
@@ -294,11 +316,12 @@ struct pst_wire_server {
 	struct pst_wire_channel *channels;
 	int jobs; /* eventfd that counts queued moves */
 	int stop; /* eventfd that becomes readable when the server is closed */
-	int done; /* eventfd that is readable while completions wait */
+	int done; /* eventfd that is readable while completed moves wait to be taken */
 	_Atomic uint64_t resolved, malformed, declined, moves, failed;
-	/* number of bytes that have moved, by kind of token and direction: out (GET), in (PUT) */
+	/* Number of bytes that have moved, by kind of token and by direction: [0] out (GET), [1] in
+	 * (PUT). */
 	_Atomic uint64_t bytes[PST_TOKEN_KINDS][2];
-	void *state[PST_TOKEN_KINDS]; /* of transports; freed by `end` */
+	void *state[PST_TOKEN_KINDS]; /* states of the transports; freed by `end` */
 
 	pthread_mutex_t lock; /* protects the members below */
 	struct pst_wire_move *pool, *unused;
@@ -309,27 +332,29 @@ struct pst_wire_server {
 struct pst_wire_server_ops {
 	enum pst_token_kind kind;
 	bool encrypted, on_host;
-	bool checked;	  /* a move computes the CRC of its bytes */
-	size_t peer_size; /* size of the transport's struct of a connection */
+	bool checked;	  /* whether a move computes the CRC of its bytes */
+	size_t peer_size; /* size in bytes of the transport's struct for a connection */
 	/* Decides whether the server serves the token. Returns 0 or -errno. */
 	int (*admit)(const struct pst_wire_server *server, const struct pst_token *token,
 		     const struct penstock_object_peer *peer, struct pst_err *err);
-	/* Opens a session with a client, for the request PREPARE. Fills remote->state, and what
-	 * `pairing` receives. NULL: a token is enough. */
+	/* Opens a session with a client, after the request PREPARE. Stores it in remote->state, and
+	 * stores the server's values for the client in *pairing. NULL if a transport needs no
+	 * session. */
 	int (*prepare)(struct pst_wire_server *server, struct pst_wire_remote *remote,
 		       const struct penstock_object_peer *peer,
 		       struct penstock_object_pairing *pairing, struct pst_err *err);
-	/* Begins the session's transfer. */
+	/* Handles the request READY: stores the client's values, so that moves of the session may
+	 * begin. */
 	int (*ready)(struct pst_wire_remote *remote, uint32_t qpn, uint64_t address, uint32_t key,
 		     struct pst_err *err);
 	/* Frees remote->state. The server may have been closed. May be NULL. */
 	void (*forget)(struct pst_wire_remote *remote);
 	/* Frees server->state[kind]. May be NULL. */
 	void (*end)(struct pst_wire_server *server);
-	/* Returns whether the connection leads to the client that has the remote window. */
+	/* Returns whether the connection is one to the client of the remote window. */
 	bool (*leads_to)(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote);
-	/* Connects to the client. Returns -EOPNOTSUPP if it cannot be reached. NULL: sessions
-	 * have the connections, and `move` gets no peer. */
+	/* Connects to the client. Returns -EOPNOTSUPP if the client cannot be reached. NULL if
+	 * sessions have the connections. Then `peer` is NULL in `move`. */
 	int (*connect)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
 		       const struct pst_wire_remote *remote, struct pst_err *err);
 	/* Moves all bytes of `move`. If it fails, the channel closes the connection. */
@@ -348,7 +373,8 @@ extern const struct pst_wire_client_ops pst_shm1_client, pst_rc1_client, pst_tcp
 extern const struct pst_wire_server_ops pst_shm1_server, pst_rc1_server, pst_tcp1_server,
 	pst_ofi1_server, pst_hipobj_server, pst_dc_server;
 
-/* Compares two capabilities in a time that does not depend on their bytes. */
+/* Compares two capabilities. The time does not depend on their bytes, so that it reveals nothing
+ * about them. */
 static inline bool pst_wire_same_cap(const unsigned char *a, const unsigned char *b)
 {
 	volatile unsigned char differ = 0;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists the transports of the data plane, the preferred one first. The only file of the data plane
- * that names them. Called by client.c and server.c.
+ * Lists the transports of S3 over RDMA, the preferred one first. No other file for S3 over RDMA
+ * lists them. client.c and server.c use the list.
  */
 #include <string.h>
 
 #include "wire/transports.h"
 
-/* shm1 comes first: its bytes are copied only once and stay on the host. Then comes rc1, whose
- * bytes the network card moves. ofi1 is used only if the options name it, because to load libfabric
- * takes time and changes the process, for example its signal handlers. So are
- * the two protocols of others, because they are experimental. */
+/* The order of preference. shm1 comes first: its bytes are copied only once and stay on the host.
+ * Then comes rc1, whose bytes the network card moves. The last three are used only if the options
+ * name them. For ofi1 the reason is that loading libfabric takes time and changes the process, for
+ * example its signal handlers. The protocols hipobj-rc-v2 and DC_V1 are experimental. */
 const struct pst_wire_transport pst_wire_transports[] = {
 	{&pst_shm1_client, &pst_shm1_server},	  {&pst_rc1_client, &pst_rc1_server},
 	{&pst_tcp1_client, &pst_tcp1_server},	  {&pst_ofi1_client, &pst_ofi1_server},

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of transports. Used by client.c and server.c. */
+/* The list of transports of S3 over RDMA. client.c and server.c use it. */
 #ifndef PST_WIRE_TRANSPORTS_H
 #define PST_WIRE_TRANSPORTS_H
 
 #include "wire/transport.h"
 
-/* The transports, the preferred one first. */
+/* The two function tables of a transport. The array has the preferred transport first. */
 struct pst_wire_transport {
 	const struct pst_wire_client_ops *client;
 	const struct pst_wire_server_ops *server;

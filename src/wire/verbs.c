@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads libibverbs and librdmacm (verbs.h). A library that was loaded stays loaded. Must not open a
- * device: only rc1_client.c and rc1_server.c do.
+ * Implements verbs.h: loads libibverbs and librdmacm. A library stays loaded until the process
+ * ends. This file must not open a device: the transports do that.
  */
 #include "wire/verbs.h"
 
@@ -21,8 +21,8 @@ static struct pst_verbs verbs;
 static struct pst_err load_err;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Looks up one symbol and stores its address in `member`. POSIX guarantees that a function pointer
- * has the size of an object pointer. */
+/* Stores the address of one symbol of the library in `member`. memcpy is possible, because POSIX
+ * guarantees that a function pointer has the size of an object pointer. */
 static int symbol_load(void *lib, const char *file, const char *name, void *member, bool needed)
 {
 	void *symbol = dlsym(lib, name);
@@ -75,8 +75,8 @@ const struct pst_verbs *pst_verbs_get(struct pst_err *err)
 		*err = load_err;
 		return NULL;
 	}
-	/* librdmacm writes to stderr if it cannot open the device, so check this first. The kernel
-	 * module may be loaded later, so a failure is not remembered. */
+	/* librdmacm writes to stderr if it cannot open the device, so this code checks that first.
+	 * A failure is not stored, because the kernel module may be loaded later. */
 	if (access(CM_DEVICE, R_OK | W_OK)) {
 		pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
 			 CM_DEVICE ": %m: rc1 needs an RDMA network card, the module rdma_ucm, and "

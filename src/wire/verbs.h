@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The functions of libibverbs and librdmacm that the transports of RDMA network cards call. The
- * libraries are loaded when they are first needed, so that programs run on machines without them.
- * Calls of the data path, such as ibv_post_send, are inline functions of the headers: they call the
- * card's driver through the context's table, and need no symbol.
+ * first call of pst_verbs_get loads the libraries, so that programs run on machines without them.
+ * Functions of the data path, such as ibv_post_send, are inline functions of the headers. They call
+ * the card's driver through the context's table, and need no symbol.
  *
- * Each member has the signature of the function that it is named after, without the prefix of the
- * library, because some of these names are also macros. create_qp is that of librdmacm, and
- * create_plain_qp that of libibverbs.
+ * Each member of the struct has the signature of a function of the libraries. Its name lacks the
+ * prefix of the library, because some of the full names are also macros. create_qp is that of
+ * librdmacm, and create_plain_qp that of libibverbs.
  */
 #ifndef PST_WIRE_VERBS_H
 #define PST_WIRE_VERBS_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the tests of checkpoints: two devices (the host and a GPU), and parts in memory. The
- * bytes of an item depend only on the item's index, so the tests can compute them.
+ * Helpers of the checkpoint tests. They open two devices (the host and a GPU), and build parts in
+ * memory. A part is one file of a checkpoint, and its items are byte ranges of that file. The bytes
+ * of an item depend only on the item's index, so that a test can compute the expected bytes.
  */
 #ifndef PST_TEST_CKPT_H
 #define PST_TEST_CKPT_H
@@ -67,7 +68,8 @@ static inline unsigned char *file_bytes(const char *path, uint64_t *len)
 
 #define PART_ITEMS 10000u
 
-/* A part in memory: items with one segment each, in the order of their offsets. */
+/* A part, which is one file of a checkpoint, and the memory of its items. Each item has one
+ * segment. The items are in the order of their offsets in the file. */
 struct part {
 	struct penstock_item items[PART_ITEMS];
 	struct penstock_seg segs[PART_ITEMS];

@@ -56,8 +56,8 @@ static int payload_copy(unsigned index, int check)
 	return ret;
 }
 
-/* Lists the heads and the payloads. A head begins one byte after a multiple of 16 in memory, so no
- * direct path can carry it. */
+/* Lists the heads and the payloads. A head begins one byte after a multiple of 16 in memory, so the
+ * CPU copies it: direct paths, on which DMA fills the buffer, need aligned memory. */
 static void list_items(struct penstock_item *items, struct penstock_seg *segs)
 {
 	static const char *const names[] = {"head", "payload"};

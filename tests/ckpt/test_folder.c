@@ -58,7 +58,7 @@ static uint64_t item_len(unsigned part, unsigned item)
 }
 
 #define MARKER "pickle"
-static bool lists_marker; /* whether make_checkpoint lists the marker in the manifest */
+static bool lists_marker; /* whether make_checkpoint's manifest lists .metadata */
 
 /* Makes a checkpoint in the format of torch.distributed.checkpoint, with three parts. The last
  * item of each part has no checksum. */
@@ -176,7 +176,7 @@ static void test_list(void **state)
 	check_one(0, &l, "step-1", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(1, &l, "step-4", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(2, &l, "step-2", PENSTOCK_CKPT_COMPLETE, "no manifest");
-	/* Without a marker, the newest file gives the checkpoint's time. That is the manifest,
+	/* step-3 has no marker, so list takes the time of its newest file. That is the manifest,
 	 * which the test has just written, so step-3 is the newest checkpoint. */
 	check_one(3, &l, "step-3", PENSTOCK_CKPT_INCOMPLETE, "no marker");
 	assert_int_equal(l.ckpts[0].part_count, 3);
@@ -268,7 +268,8 @@ static void test_index(void **state)
 	check_one(0, &l, "a", PENSTOCK_CKPT_COMPLETE, "no manifest");
 }
 
-/* Each format of checkpoints has its own marker. */
+/* Each format of checkpoints has a marker of its own: the file that exists only if the checkpoint
+ * is complete. */
 static void test_markers(void **state)
 {
 	struct listed l;
@@ -384,9 +385,10 @@ static void test_verify(void **state)
 	verify("none", -ENOENT);
 }
 
-/* A manifest that lists the marker counts only together with this marker. If another program has
- * saved over the checkpoint, its parts are not compared with the old manifest, and the parts that
- * the old manifest does not list are no stray files. */
+/* The manifest lists .metadata, the marker file of a complete checkpoint, with its checksum.
+ * Another program then saves over the checkpoint and replaces .metadata. verify must not compare
+ * the new parts with the old manifest, and list must not count parts that this manifest lacks as
+ * stray files. */
 static void test_other_marker(void **state)
 {
 	struct listed l;
@@ -402,7 +404,7 @@ static void test_other_marker(void **state)
 
 	make_file("a/__0_0.distcp", "theirs", 6, 2);
 	make_file("a/__7_0.distcp", "theirs", 6, 2);
-	verify("a", -EBADMSG); /* The save has not written its marker yet. */
+	verify("a", -EBADMSG); /* the other program has not written .metadata yet */
 	make_file("a/.metadata", "PICKLE", 6, 2);
 	verify("a", -ENOENT);
 	assert_non_null(strstr(penstock_errmsg(), "belongs to another marker"));
@@ -736,8 +738,9 @@ static void test_dangling_link(void **state)
 	assert_true(exists("c/.metadata"));
 }
 
-/* A folder that has only links to the parts of another checkpoint is not a checkpoint. If prune
- * removed it with the targets of its links, the other checkpoint would lose its parts. */
+/* A folder that has only links to the parts of another checkpoint does not count as a checkpoint.
+ * Otherwise prune could remove it together with the targets of its links, and the other checkpoint
+ * would lose its parts. */
 static void test_links_to_another_checkpoint(void **state)
 {
 	char target[PATH_MAX + 64];
@@ -755,8 +758,8 @@ static void test_links_to_another_checkpoint(void **state)
 		snprintf(target, sizeof(target), "%s", in_root(from));
 		snprintf(from, sizeof(from), "best/%s", names[i]);
 		assert_int_equal(symlink(target, in_root(from)), 0);
-		/* This folder has the name of the checkpoint, so its links look like those of a
-		 * striped save. */
+		/* The folder other/new has the same name as the checkpoint `new`, so its links look
+		 * like those of a save with option `stripe`. */
 		snprintf(from, sizeof(from), "other/new/%s", names[i]);
 		assert_int_equal(symlink(target, in_root(from)), 0);
 	}
@@ -805,8 +808,8 @@ static void test_save_runs(void **state)
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
 	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
 	assert_true(exists("a/__0_1.distcp") && exists("a/.metadata"));
-	/* prune must keep both even if the process has no descriptor left to open the lock of the
-	 * save. */
+	/* prune must keep the part and .metadata even if the process has no descriptor left to open
+	 * the lock file of the save. */
 	do {
 		ret = prune_with_descriptors(left++);
 		assert_true(!ret || ret == -EMFILE);
@@ -815,7 +818,7 @@ static void test_save_runs(void **state)
 	assert_in_range(left, 4, 100);
 	close(fd);
 	assert_int_equal(penstock_ckpt_prune(root, 1, PENSTOCK_PRUNE_NEWEST, NULL, NULL), 0);
-	/* The lock that the save has left does not keep the folder. */
+	/* The lock file that the save left behind must not stop prune from removing the folder. */
 	assert_false(exists("a/.penstock-saving") || exists("a"));
 }
 

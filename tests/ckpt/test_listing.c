@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the parser of the lists of an S3 store. */
+/* Tests the parser of the XML lists of objects that an S3 store returns. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static void test_page(void **state)
 	assert_string_equal(seen, "run/a+b c 42 2250000000;\xe2\x82\xac"
 				  "A 0 0;run/step/ + 0 0;");
 	assert_string_equal(next, "a&b<");
-	/* Without the mark of their encoding, keys stay as they are. */
+	/* Without <EncodingType>url</EncodingType>, the parser must not decode the keys. */
 	assert_int_equal(parse(HEAD "<Contents><Key>a%2Bb+c</Key></Contents>" TAIL, &next), 0);
 	assert_string_equal(seen, "a%2Bb+c 0 0;");
 	assert_null(next);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests manifests. What is written must be read again. Every truncation, changed bit, exchanged
- * line and malformed text must be refused, even if the checksum of the manifest is right.
+ * Tests manifests, the files that list the parts and items of a checkpoint. A manifest that was
+ * written must be read with the same content. The reader must refuse every truncation, changed bit,
+ * exchanged line and malformed text, even if the checksum of the manifest is right.
  */
 #include "ckpt.h"
 
@@ -146,8 +147,9 @@ static void test_several(void **state)
 	penstock_manifest_close(manifest);
 	manifest = NULL;
 	assert_int_equal(penstock_manifest_write(other, 3, &second, 1), 0);
-	/* The manifests name 2 and 3 ranks, as while a save of 3 ranks replaces a checkpoint of 2
-	 * ranks. */
+	/* One manifest says that 2 processes (ranks) save the checkpoint, the other says 3. This
+	 * happens while a save of 3 ranks replaces a checkpoint of 2 ranks. The reader accepts
+	 * it. */
 	open_folder();
 	assert_int_equal(penstock_manifest_parts(manifest), 2);
 	penstock_manifest_close(manifest);
@@ -348,8 +350,8 @@ static void test_damaged(void **state)
 	free(bytes);
 }
 
-/* All manifests of a folder together may have 1 GiB. A file that exceeds this is refused before
- * it is read. The test uses a sparse file. */
+/* All manifests of a folder together may have at most 1 GiB. A file that exceeds this limit is
+ * refused before it is read. The test uses a sparse file. */
 static void test_too_large(void **state)
 {
 	static const uint64_t most = 1ull << 30;

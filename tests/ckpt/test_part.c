@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests penstock_part_write and penstock_part_read in host memory and on the stand-in GPU. Items of
- * any offset, length and address must be read back with the same bytes and checksums. A failed
- * write must leave the old file. A read must report changed bytes.
+ * Tests penstock_part_write and penstock_part_read in host memory and in the memory of the stand-in
+ * driver's GPU. Items of any offset, length and address must be read back with the same bytes and
+ * checksums. After a failed write, the old file must be unchanged. A read must report changed
+ * bytes.
  */
 #include "ckpt.h"
 
@@ -180,7 +181,8 @@ static void test_segments(void **state)
 	free(far);
 }
 
-/* A direct path must carry payloads at multiples of 4096, even if short items are between them. */
+/* A direct path, which transfers bytes between the drive and the buffer without the page cache,
+ * must carry payloads at multiples of 4096, even if short items are between them. */
 static void test_direct(void **state)
 {
 	const char *path = made_path("direct.part");
@@ -200,7 +202,7 @@ static void test_direct(void **state)
 	}
 	write_part(path);
 	part_check_file(&part, path, part.end);
-	/* The CPU may copy each short item twice, and no payload. */
+	/* The CPU may copy each of the 8 short items (4096 bytes) twice, but no payload. */
 	if (report.cpu_copied > 8 * 4096ull * 2)
 		fail_msg("%llu bytes were copied by a CPU", (unsigned long long)report.cpu_copied);
 	assert_int_equal(posix_fadvise(open(path, O_RDONLY), 0, 0, POSIX_FADV_DONTNEED), 0);
@@ -354,7 +356,8 @@ static int remove_folder(void *user, uint64_t bytes)
 	return 0;
 }
 
-/* The folder of the part is removed while the part is written. */
+/* The folder of the part is removed while the part is written, so the write must fail with
+ * ENOENT. */
 static void test_folder_removed(void **state)
 {
 	char path[PATH_MAX + 8];

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for the tests of the command: they run it with and without the stand-in GPU,
-query the page cache, and print TAP. Only the suites of tests/cli import them. A helper must
-never retry, and must never turn a failure into a skip."""
+"""Helpers for the tests of the command: they run it with and without the stand-in GPU (a simulated
+CUDA driver), query the page cache, and print TAP. Only the suites of tests/cli import them. A
+helper must never retry, and must never turn a failure into a skip."""
 
 import ctypes
 import json
@@ -67,8 +67,8 @@ class Tap:
 
 
 def environment(gpu=False, **more):
-    """Returns the environment of a child process. The child uses the stand-in GPU if `gpu` is
-    true and no GPU otherwise. It never uses the machine's own GPU."""
+    """Returns the environment of a child process. The child uses a simulated GPU if `gpu` is true
+    and no GPU otherwise. It never uses the machine's own GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env["PENSTOCK_BUILD"] = BUILD
     env["PENSTOCK_LIBCUDA"] = STANDIN if gpu else NO_DRIVER

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared code of the client scripts in this folder. A script starts itself again with
-`penstock run`, uses the GPU through another project's program (the client), and prints
-a line for each step. This file checks that the client used the drop-in and no other
-libcufile, and that Penstock counted the bytes. It prints the paths that moved them. The
-exit status is 0 (passed), 1 (failed) or 77 (not possible on this machine; the reason is
-printed). This file needs only Python's standard library. It must never let a client
-pass if the drop-in did not move the client's bytes.
+"""Shared code of the client scripts in this folder. A script starts itself again with `penstock
+run`, uses the GPU through another project's program (the client), and prints a line for each step.
+This file checks that the client used the drop-in (Penstock's libcufile) and no other libcufile, and
+that Penstock counted the bytes. It prints the paths that moved them. The exit status is 0 (passed),
+1 (failed) or 77 (not possible on this machine; the reason is printed). This file needs only
+Python's standard library. It must never let a client pass if the drop-in did not move the client's
+bytes.
 
-Environment: PENSTOCK is the command (default: build/penstock). PENSTOCK_CLIENT_DIR is
-the folder for files (default: TMPDIR). PENSTOCK_LIBCUDA is a CUDA driver other than the
-machine's. PENSTOCK_WHERE is the library built from where.c, which prints where a client
-has crashed."""
+Environment: PENSTOCK is the command (default: build/penstock). PENSTOCK_CLIENT_DIR is the folder
+for files (default: TMPDIR). PENSTOCK_LIBCUDA is a CUDA driver other than the machine's.
+PENSTOCK_WHERE is the library built from where.c, which prints where a client has crashed."""
 
 import contextlib
 import ctypes
@@ -79,8 +78,8 @@ def located(env=None):
 
 
 def start(audit=False, env=None):
-    """Starts this script again in a process with the drop-in preloaded. Returns only in
-    that process. The first process exits with the exit status of that process."""
+    """Starts this script again in a process with the drop-in (Penstock's libcufile) preloaded.
+    Returns only in that process. The first process exits with the exit status of that process."""
     if os.environ.get("PENSTOCK_CLIENT"):
         return
     if not os.access(PENSTOCK, os.X_OK):
@@ -115,10 +114,10 @@ class DlInfo(ctypes.Structure):
 
 
 def which_library():
-    """Returns the path of the library whose cuFileRead this process calls, and checks
-    that it is the drop-in. Also names other libcufiles that are loaded. PyTorch loads
-    NVIDIA's libcufile by its absolute path but does not use it; only --audit can
-    replace it by the drop-in."""
+    """Returns the path of the library whose cuFileRead this process calls, and checks that it is
+    the drop-in (Penstock's libcufile). Also names other libcufiles that are loaded. PyTorch loads
+    NVIDIA's libcufile by its absolute path but does not use it; only --audit can replace it by the
+    drop-in."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         names = {line.split(None, 5)[5].strip() for line in maps if "libcufile.so" in line}
     found, itself = DlInfo(), ctypes.CDLL(None)

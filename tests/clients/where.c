@@ -44,10 +44,10 @@ __attribute__((constructor)) static void signals_watch(void)
 	struct sigaction was;
 	void *frame;
 
-	/* makes glibc load libgcc before a signal arrives, because a signal handler must not load
-	 * it */
+	/* This first call makes glibc load libgcc, because a signal handler must not load it. */
 	backtrace(&frame, 1);
-	/* gives the handler a stack of its own on the first thread, which also runs the exit */
+	/* Sets a separate stack for signal handlers on the first thread, which also runs the exit
+	 * handlers. */
 	sigaltstack(&own, NULL);
 	for (size_t i = 0; i < sizeof(watched) / sizeof(watched[0]); i++)
 		if (!sigaction(watched[i], NULL, &was) && was.sa_handler == SIG_DFL)

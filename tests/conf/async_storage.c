@@ -301,7 +301,9 @@ static int storage_length(struct penstock_storage *st, uint64_t *out, struct pst
 	return 0;
 }
 
-/* Cancels a transfer in one of the three ways that a storage may use, or refuses to cancel it. */
+/* Cancels a transfer, or refuses to cancel it. A random number selects how the cancelled transfer
+ * completes: by a thread of the store later, or by this function through io->done or
+ * pst_io_done. */
 static void transfer_cancel(struct pst_io *io)
 {
 	struct object *object = io->st->priv;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixture of the tests of inline lanes. An inline lane has no thread: it works inside the calls
- * that the queue's owner makes on the queue. The fixture has such a queue, a file on the drive,
- * and the remote object of remote_object.h. The remote store completes transfers on its own
- * threads, so it must wake an owner that sleeps. Each device has one lane. Only test_own_lane.c
+ * that the queue's owner makes on the queue. The fixture has such a queue, a file on the drive, and
+ * the remote object of remote_object.h. The remote store completes transfers on its own threads, so
+ * it must wake an owner that sleeps. Each device has one lane with a thread. Only test_own_lane.c
  * and test_own_lane_close.c include this file.
  */
 #ifndef OWN_LANE_H
 #define OWN_LANE_H
 
-/* Length of the object in bytes. The chunks that a lane may have in flight together hold fewer
- * bytes, so a lane is full before it has read the whole object. */
+/* Length of the object in bytes. The chunks that a lane (a worker of a device) may have in flight
+ * together hold fewer bytes, so a lane is full before it has read the whole object. */
 #define LEN (20u << 20)
 #include "remote_object.h"
 
@@ -92,7 +92,7 @@ static void set_device_options(void)
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = 65536; /* The slot length is also the length of a chunk. */
+	opts.slot_bytes = 65536; /* length of a chunk, too */
 	host_opts = &opts;
 	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
 	test_use_standin();

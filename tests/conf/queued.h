@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixture of the tests of queues: a queue for requests to the object of remote_object.h, and
- * callbacks that are counted. One lane carries the requests for host memory, in chunks of 64
- * KiB. The store holds every transfer until the test releases it, so the test knows which
- * transfers are in flight. Only test_cancel.c, test_close.c, test_costs.c and test_queue.c
- * include this file.
+ * callbacks that are counted. One lane (a worker thread of the device) carries the requests for
+ * host memory, in chunks of 64 KiB. The store holds every transfer until the test releases it, so
+ * the test knows which transfers are in flight. Only test_cancel.c, test_close.c, test_costs.c and
+ * test_queue.c include this file.
  */
 #ifndef QUEUED_H
 #define QUEUED_H
 
-/* Length of the object in bytes. The chunks that a lane may have in flight together hold fewer
- * bytes, so a lane is full before it has read the whole object. */
+/* Length of the object in bytes. The chunks that a lane (a worker thread) may have in flight
+ * together hold fewer bytes, so a lane is full before it has read the whole object. */
 #define LEN (20u << 20)
 #include "remote_object.h"
 
@@ -105,8 +105,9 @@ static inline int wait_queue(unsigned min, unsigned max, int64_t timeout_ns)
 	return n;
 }
 
-/* Submits a long read, and waits until the host's only lane has its maximum number of chunks in
- * flight. The store holds all these chunks. Returns the request's ID. */
+/* Submits a long read, and waits until the host device's only lane (its worker thread) has its
+ * maximum number of chunks in flight. The store holds all these chunks. Returns the request's
+ * ID. */
 static inline uint64_t fill_lane(void)
 {
 	uint64_t id = submit_read(0, 0, LEN);
@@ -115,7 +116,8 @@ static inline uint64_t fill_lane(void)
 	return id;
 }
 
-/* Waits until the host's lane has taken every submitted request from its inbox. */
+/* Waits until the host device's worker thread, its lane, has taken every submitted request from its
+ * inbox. */
 static inline void await_empty_inbox(void)
 {
 	struct pst_lane *lane = &atomic_load(&host->pump)->lanes[0];
@@ -135,7 +137,7 @@ static inline void set_device_options(void)
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = PIECE; /* The slot length is also the length of a chunk. */
+	opts.slot_bytes = PIECE; /* length of a chunk, too */
 	host_opts = &opts;
 	test_use_standin();
 }

@@ -53,8 +53,8 @@ static inline int setup(void **state)
 	back = malloc(LEN + 3 * GUARD);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	/* A GPU has 8 lanes by default. The test uses 8 lanes even if this machine has few
-	 * cores. */
+	/* By default a GPU has 8 lanes (worker threads). The test uses 8 even if this machine has
+	 * few cores. */
 	gpu_opts.lanes = 8;
 	return penstock_device_open("host", host_opts, &host) < 0 ||
 	       penstock_device_open("cuda:0", &gpu_opts, &gpu) < 0;

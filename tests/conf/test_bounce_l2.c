@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the L2 bounce: path bounce copies a chunk in steps so short that their bytes stay in
- * the CPU's L2 cache. Only a single FAST request of medium length for cached bytes uses it;
- * other requests would become slower. Every byte must arrive for any offset, length and
- * alignment, with short, interrupted and failed reads. The report must count two CPU copies.
- * The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
+ * Tests the L2 bounce: path bounce copies a chunk in steps so short that their bytes stay in the
+ * CPU's L2 cache. Only a single FAST request of medium length for cached bytes uses it; other
+ * requests would become slower. Every byte must arrive for any offset, length and alignment, with
+ * short, interrupted and failed reads. The report must count two CPU copies. The CUDA device is a
+ * simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 #include "request.h"
@@ -116,7 +116,7 @@ static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off,
 	return report->cpu_copied / want;
 }
 
-/* Skips the case unless the kernel tells the library which bytes of the file are cached. */
+/* Skips the case unless the kernel reports to the library which bytes of the file are cached. */
 static void require_known_residency(void)
 {
 	enum penstock_why why;
@@ -137,7 +137,8 @@ static void only_medium_fast_requests_use_it(void **state)
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
-	/* The caller's thread carries this short read itself. */
+	/* The CPU copies each byte only once in these reads. The caller's thread carries the first
+	 * one itself, the second one is too long, and the third one does not have effort FAST. */
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);

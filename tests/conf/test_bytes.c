@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks every byte of reads and writes with awkward lengths and offsets, for each combination
- * of storage, path and device. The guard bytes around the buffer must not change, and the
- * report must add up. The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
+ * Checks every byte of reads and writes with awkward lengths and offsets, for each combination of
+ * storage, path and device. The guard bytes around the buffer must not change, and the byte counts
+ * in the report must be consistent. The CUDA device is a simulated one of the stand-in driver,
+ * unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 
@@ -366,8 +367,8 @@ static void host_device_on_tmpfs(void **state)
 	check_file("host", "auto", true);
 }
 
-/* A request whose required class cannot be met by any path of the route is refused before any
- * byte moves. */
+/* If a request requires a class, such as PENSTOCK_DIRECT, that no path between the storage and the
+ * device meets, the library refuses the request before any byte moves. */
 static void class_that_cannot_be_met_is_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 4096, .rows = 1};
@@ -392,8 +393,8 @@ static void class_that_cannot_be_met_is_refused(void **state)
 	unlink(name);
 }
 
-/* A request requires a class that the route meets. For each path of a lower class, the report
- * says that the required class forbids this path. */
+/* The request requires PENSTOCK_DIRECT, and one of the paths to the device is direct. For each
+ * other path, the report says that the required class forbids this path. */
 static void report_names_paths_that_the_class_forbids(void **state)
 {
 	struct penstock_seg seg = {.dev = host, .row_len = 65536};

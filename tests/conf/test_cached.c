@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests residency queries that go beyond the end of a file. Readers with a fixed buffer size
- * request more bytes than the file has. The storage must answer for the bytes that the file has,
- * so that cached bytes come from the page cache and not from the drive. If the kernel does not
- * report residency, the program skips these checks.
+ * Tests residency queries (are bytes in the page cache?) that go beyond the end of a file. Readers
+ * with a fixed buffer size request more bytes than the file has. The storage must answer for the
+ * bytes that the file has, so that cached bytes come from the page cache and not from the drive. If
+ * the kernel does not report residency, the program skips these checks.
  */
 #include "test.h"
 #include "request.h"
@@ -123,8 +123,8 @@ static void read_beyond_the_end(void **state)
 	}
 }
 
-/* A residency query uses the file's length at the time of the query, not at the time of the
- * open. */
+/* A residency query (are bytes cached?) uses the file's length at the time of the query, not at
+ * the time of the open. */
 static void file_that_grew(void **state)
 {
 	struct penstock_storage *st;
@@ -164,8 +164,8 @@ static const char *why_not(const struct penstock_report *report, const char *pat
 }
 
 /* For each usable path that was not used, the report has a reason. The reason is "cached" or
- * "not-cached" if the residency of the bytes decided the choice. The reason is "not-needed" if
- * the residency is unknown or the caller named a path. */
+ * "not-cached" if the residency (are the bytes cached?) decided the choice. The reason is
+ * "not-needed" if the residency is unknown or the caller named a path. */
 static void report_says_why_by_residency(void **state)
 {
 	const uint64_t len = 1u << 20;
@@ -196,7 +196,7 @@ static void report_says_why_by_residency(void **state)
 		assert_string_equal(why_not(&report, "staged"), "not-needed");
 		assert_string_equal(why_not(&report, "bounce"), "not-cached");
 	}
-	/* For a file on an overlay, the storage cannot tell whether bytes are cached. */
+	/* For a file on an overlay, the storage cannot determine whether bytes are cached. */
 	((struct pst_file *)st->priv)->overlay = true;
 	transfer(st, 0, 4096, NULL, 4096, &report);
 	assert_string_equal(report.path, "odirect");
@@ -248,7 +248,8 @@ static uint64_t bytes_filled(struct penstock_storage *st, uint64_t step)
 }
 
 /* The kernel reads ahead while a request reads uncached bytes, so later requests find their bytes
- * cached. These bytes count as written to the page cache for the read, once. */
+ * cached. The reports must count each of these bytes once, as written to the page cache for a
+ * read. */
 static void readahead_counts_as_filled(void **state)
 {
 	static const uint64_t steps[] = {64u << 10, 1u << 20, 4u << 20};
@@ -263,14 +264,15 @@ static void readahead_counts_as_filled(void **state)
 		assert_in_range(bytes_filled(st, steps[i]), least, LONG_LEN);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		penstock_close(st);
-		/* Bytes that were cached before do not count. */
+		/* Bytes that were in the page cache before penstock_open do not count. */
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		drop_from(st, LONG_LEN / 2);
 		assert_in_range(bytes_filled(st, steps[i]), least / 2, LONG_LEN / 2);
 		penstock_close(st);
 	}
-	/* The kernel has dropped the bytes that the storage has read before. */
+	/* The kernel has dropped bytes that the storage had read before. When they are read again,
+	 * they must count again. */
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		drop_from(st, 0);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the system calls and driver calls of small reads, so that a needless call is found without
- * measuring time. The linker replaces the functions that make these calls. The test's io_uring
- * hides a completion until the thread has slept for it, so every read needs the greatest number of
- * calls. The clock advances by one microsecond whenever the library reads it. The CUDA device is
- * the stand-in driver's.
+ * Counts the system calls and driver calls of small reads, so that the test detects a needless
+ * call without measuring time. The linker replaces the functions that make these calls. The test's
+ * io_uring hides a completion until the thread has waited for it in the kernel, so every read needs
+ * the greatest number of calls. The clock advances by one microsecond whenever the library reads
+ * it. The CUDA device is a simulated one of the stand-in driver.
  */
 #include "copy.h"
 #include "request.h"
@@ -36,8 +36,8 @@ static pthread_t main_thread;
 static _Atomic unsigned submits, submitted, waits, polls, writes, preads;
 /* True after a submit: polls find no completion until this thread has waited in the kernel. */
 static _Thread_local bool hides;
-/* Minimum number of completions of each wait in the kernel; 0: the number that the library asks
- * for. */
+/* Minimum number of completions of each wait in the kernel; 0: the number that the library
+ * requests. */
 static _Atomic unsigned together;
 /* True: each poll finds at most one completion. */
 static _Atomic bool one_by_one;
@@ -216,8 +216,9 @@ static void one_call_reads_once(void **state)
 	mem_check(host, mem);
 }
 
-/* An inline lane with one read in flight makes two system calls for each read: one submits it,
- * and one waits for it. The lane does not wake itself when the read completes. */
+/* An inline lane works inside the caller's calls on the queue. With one read in flight, it makes
+ * two system calls for each read: one submits it, and one waits for it. The lane does not wake
+ * itself when the read completes. */
 static void inline_lane_submits_and_waits(void **state)
 {
 	struct penstock_queue *q;
@@ -230,8 +231,8 @@ static void inline_lane_submits_and_waits(void **state)
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
 	assert_int_equal(submits, READS);
-	/* The first wait also submits a read of the eventfd that wakes the lane. That read stays
-	 * in flight, so it is submitted only once. */
+	/* The first wait also submits a read of the eventfd by which other threads wake this
+	 * thread. That read stays in flight, so it is submitted only once. */
 	assert_int_equal(submitted, READS);
 	assert_int_equal(waits, READS);
 	assert_int_equal(writes, 0);
@@ -240,7 +241,7 @@ static void inline_lane_submits_and_waits(void **state)
 	mem_check(host, mem);
 }
 
-/* Reads that are submitted together reach the kernel in groups of four. */
+/* If many reads are submitted together, the library passes them to the kernel in groups of four. */
 static void inline_lane_submits_together(void **state)
 {
 	struct penstock_queue *q;
@@ -260,8 +261,8 @@ static void inline_lane_submits_together(void **state)
 	mem_check(host, mem);
 }
 
-/* Each read that a lane with a thread of its own carries causes at most two wakes. The submitting
- * thread wakes the lane, and the lane wakes the waiting thread. */
+/* Each read that a worker thread (lane) of the device carries causes at most two wakes. The
+ * submitting thread wakes the worker, and the worker wakes the waiting thread. */
 static void lane_wakes_once(void **state)
 {
 	struct penstock_queue *q;
@@ -271,7 +272,8 @@ static void lane_wakes_once(void **state)
 	need_direct();
 	q = queue_open(NULL);
 	mem = mem_alloc(host);
-	/* The first reads make the lane open its io_uring, so these reads are not counted. */
+	/* The first reads make the worker thread open its io_uring, so these reads are not
+	 * counted. */
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
 	all_threads = true;
 	calls_reset();
@@ -284,9 +286,9 @@ static void lane_wakes_once(void **state)
 	mem_check(host, mem);
 }
 
-/* With effort thrifty, a thread that waits for a drive polls for PST_SPIN_THRIFTY_NS at most, and
- * polls less often if polling has found nothing before. With effort fast it polls for
- * PST_SPIN_FAST_NS. */
+/* If the requests have PENSTOCK_THRIFTY, a thread that waits for a drive polls for
+ * PST_SPIN_THRIFTY_NS at most, and polls less often if polling has found nothing before. With
+ * PENSTOCK_FAST it polls for PST_SPIN_FAST_NS. */
 static void thrifty_polls_shortly(void **state)
 {
 	struct penstock_queue *q;
@@ -298,7 +300,8 @@ static void thrifty_polls_shortly(void **state)
 	mem = mem_alloc(host);
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_THRIFTY);
-	/* Each turn polls twice. Without polling, a read needs about six polls. */
+	/* While it waits, the library checks for completions twice in each iteration (two polls).
+	 * A read needs about six polls even if the library does not spin. */
 	assert_in_range(polls, READS, 10 * READS);
 	calls_reset();
 	blocks_read(q, host, mem, 1, PENSTOCK_FAST);
@@ -314,8 +317,9 @@ static unsigned long copy_calls(void)
 	       driver_calls("cuMemcpyHtoDAsync_v2");
 }
 
-/* The lane finds the completed reads one after the other. It queues the copy of the first read at
- * once. While that copy runs, the lane collects the others, and then queues them together. */
+/* The lane (the worker of the GPU) finds the completed reads one after the other. It queues the
+ * copy of the first read at once. While that copy runs, the lane collects the others, and then
+ * queues their copies together. */
 static void gpu_copies_wait_for_older(void **state)
 {
 	struct penstock_queue *q;
@@ -356,7 +360,8 @@ static void gpu_copies_share_calls(void **state)
 	calls_reset();
 	blocks_read(q, gpu, mem, 32, PENSTOCK_THRIFTY);
 	together = 0;
-	/* The lane takes 16 completed reads at a time, so it needs 2 to 4 batches. */
+	/* The GPU's worker thread takes 16 completed reads at a time, so it needs 2 to 4
+	 * batches. */
 	assert_in_range(driver_calls("cuMemcpy3DBatchAsync_v2") - batches, 2, 4);
 	assert_int_equal(driver_calls("cuMemcpy2DAsync_v2") + driver_calls("cuMemcpyHtoDAsync_v2"),
 			 alone);
@@ -425,7 +430,8 @@ int main(void)
 		cmocka_unit_test(gpu_copies_wait_for_older),
 	};
 
-	/* Each copy takes 2 ms, longer than the lane needs to find all completed reads. */
+	/* Each copy takes 2 ms, longer than the worker thread needs to detect all completed
+	 * reads. */
 	setenv("PENSTOCK_STANDIN_DELAY_US", "2000", 1);
 	test_use_standin();
 	return cmocka_run_group_tests_name("calls", tests, setup, teardown);

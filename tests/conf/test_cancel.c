@@ -51,9 +51,9 @@ static void assert_cancelled(uint64_t id, uint64_t moved)
 	assert_int_equal(done[0].report->retries, 0);
 }
 
-/* Cancels a request that has as many chunks in flight as a lane may have, and more chunks that have
- * not started. The request must complete with -ECANCELED while the store still holds all
- * transfers. */
+/* Cancels a request that has as many chunks in flight as a worker thread (lane) may have, and more
+ * chunks that have not started. The request must complete with -ECANCELED while the store still
+ * holds all transfers. */
 static void cancel_while_store_holds_transfers(void **state)
 {
 	struct async_counts counts;
@@ -95,8 +95,8 @@ static void cancel_one_of_several(void **state)
 		async_get_counts(remote, &counts);
 	while (counts.waiting > 13);
 	while (atomic_load(&q->requests[(uint32_t)ids[1]].bytes) < 3ull * PIECE)
-		/* The store has completed the released transfers, but the lane may not have
-		 * counted their bytes yet. */
+		/* The store has completed the released transfers, but the worker thread may not
+		 * have counted their bytes yet. */
 		sched_yield();
 	assert_int_equal(penstock_cancel(q, ids[1]), 0);
 	assert_cancelled(ids[1], 3 * PIECE);
@@ -150,9 +150,9 @@ static void cancel_refused_by_storage(void **state)
 	assert_memory_equal(back, bytes, PST_LANE_CHUNKS * PIECE);
 }
 
-/* Cancels a request when some of its chunks wait for ring slots. The slots are occupied by chunks
- * whose transfers the store holds. The request must complete with -ECANCELED, and later no byte of
- * its memory or of the object may change. */
+/* Cancels a request when some of its chunks wait for slots, which are pieces of pinned staging
+ * memory. The slots are occupied by chunks whose transfers the store holds. The request must
+ * complete with -ECANCELED, and later no byte of its memory or of the object may change. */
 static void cancel_while_chunks_wait_for_slots(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = LEN};
@@ -259,8 +259,9 @@ static void deadline_while_store_holds_transfers(void **state)
 		assert_int_equal(back[i], 0x11);
 }
 
-/* A deadline cancels transfers of an inline lane while the owner of the queue sleeps in
- * penstock_wait. The request completes while the store still holds its transfers. */
+/* A deadline cancels transfers of an inline lane (a worker inside the owner's calls) while the
+ * owner of the queue sleeps in penstock_wait. The request completes while the store still holds its
+ * transfers. */
 static void deadline_of_own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -333,9 +334,9 @@ static void *cancel_later(void *arg)
 	return arg;
 }
 
-/* Cancels a request of an inline lane in three ways: the queue's owner cancels it, another thread
- * cancels it while the owner sleeps, and closing the queue cancels it. Each time the request must
- * complete while the store holds its transfers. */
+/* Cancels a request of an inline lane (a worker inside the owner's calls) in three ways: the
+ * queue's owner cancels it, another thread cancels it while the owner sleeps, and closing the queue
+ * cancels it. Each time the request must complete while the store holds its transfers. */
 static void own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -374,7 +375,8 @@ static void own_lane(void **state)
 
 static _Atomic uint64_t ids[ROUND_REQUESTS];
 static _Atomic bool stop;
-/* The thread cancels a request in about one of this number of iterations of its loop. */
+/* The thread that runs cancel_random_requests cancels a request in about one of this number of
+ * iterations of its loop. */
 static _Atomic unsigned cancel_one_in;
 
 /* Cancels random requests of this round and of earlier rounds until `stop` is true. */
@@ -400,7 +402,7 @@ static uint64_t request_place(unsigned i, uint64_t *len, uint64_t *seed)
 	return (uint64_t)i * (LEN / ROUND_REQUESTS);
 }
 
-/* Returns the number of transfers that the store was told to cancel. */
+/* Returns the number of cancels that the library has requested from the store. */
 static unsigned cancels_seen_by_store(void)
 {
 	struct async_counts counts;
@@ -493,9 +495,9 @@ static void random_cancels(void **state)
 
 /* ---- a storage that cannot cancel transfers ---- */
 
-/* The store holds as many chunks as the lane may have in flight. Then a request is submitted, of
- * which the lane can start no chunk. It must complete at once when it is cancelled or its
- * deadline passes. */
+/* The store holds as many chunks as the device's worker thread (its lane) may have in flight. Then
+ * the test submits another request, of which the lane can start no chunk. It must complete at once
+ * when it is cancelled or its deadline passes. */
 static void not_started_completes_beside_held_transfers(void **state)
 {
 	struct async_counts counts;
@@ -515,7 +517,7 @@ static void not_started_completes_beside_held_transfers(void **state)
 	submit_with_deadline(3, 30000000u);
 	submit_with_deadline(4, 10000000u);
 	/* The two requests may complete in either order, because both deadlines may have passed
-	 * before the lane checks them. */
+	 * before the worker thread checks them. */
 	for (unsigned i = 3; i < 5; i++) {
 		assert_int_equal(wait_queue(1, 1, 60000000000), 1);
 		assert_int_equal(done[0].result, -ETIME);
@@ -531,8 +533,8 @@ static void not_started_completes_beside_held_transfers(void **state)
 		assert_int_equal(fired[i], 1);
 }
 
-/* A deadline passes while the request waits for ring slots that other requests occupy. The
- * request completes before any of its chunks starts. */
+/* A deadline passes while the request waits for slots (pinned memory) that other requests occupy.
+ * The request completes before any of its chunks starts. */
 static void deadline_passes_while_waiting_for_slots(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = LEN};
@@ -548,7 +550,8 @@ static void deadline_passes_while_waiting_for_slots(void **state)
 	assert_int_equal(penstock_alloc(gpu, (lanes + 1) * LEN, &mem), 0);
 	seg.buf = mem;
 	req = test_request(st, &seg, 1, PENSTOCK_READ);
-	/* Each of these requests needs more slots than a lane has, so the later ones must wait. */
+	/* Each of these requests needs more slots (pieces of pinned memory) than a worker thread
+	 * has, so the later ones must wait. */
 	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN)
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(async_await(remote, 16 * lanes), 0);

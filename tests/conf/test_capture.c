@@ -173,8 +173,9 @@ static void work_on_the_capturing_thread(void **state)
 	use_library_during_capture(PST_CU_CAPTURE_RELAXED, true);
 }
 
-/* A device is opened during a capture, so the library creates the device's threads and rings during
- * the capture. A read to the device must succeed, and the capture must remain valid. */
+/* A device is opened during a capture, so the library creates the device's threads and their
+ * pinned memory during the capture. A read to the device must succeed, and the capture must remain
+ * valid. */
 static void device_opens_during_capture(void **state)
 {
 	struct penstock_device *first = gpu;

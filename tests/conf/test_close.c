@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests what penstock.h promises for three situations: queues, storages and devices are closed
- * while requests are in flight, no caller harvests requests, and several threads use a queue. Each
- * close runs on its own thread. The test detects a close that returns too early, and fails when a
- * close hangs.
+ * while requests are in flight, no caller collects completions, and several threads use a queue.
+ * Each close runs on its own thread. The test detects a close that returns too early, and fails
+ * when a close hangs.
  */
 #include "queued.h"
 #include "freed_memory.h"
@@ -55,7 +55,7 @@ static void close_while_held(void (*what)(void))
 	close_function = what;
 	atomic_store(&closed, false);
 	thread_start(&thread, close_thread, NULL);
-	usleep(30000); /* gives a close that wrongly does not wait enough time to return */
+	usleep(30000); /* a close that wrongly does not wait returns within this pause */
 	assert_false(atomic_load(&closed));
 	async_release(remote);
 	pthread_join(thread, NULL);
@@ -78,8 +78,8 @@ static void queue_close_waits_for_requests(void **state)
 	(void)state;
 	begin_case(0, 16);
 	submit_held_requests();
-	/* This request has more chunks than a lane may have in flight. Closing the queue cancels
-	 * the chunks that have not started. */
+	/* This request has more chunks than a worker thread (lane) may have in flight. Closing the
+	 * queue cancels the chunks that have not started. */
 	submit_read(HELD_COUNT, HELD_COUNT * PIECE * 2, LEN - HELD_COUNT * PIECE * 2);
 	close_while_held(close_queue);
 	q = NULL;
@@ -135,9 +135,9 @@ static void close_gpu(void)
 	penstock_device_close(gpu);
 }
 
-/* A request has its first segment on the host and its second segment on the GPU. The device of
- * the first segment provides the lanes, so lanes of the host carry the request. Closing the GPU
- * must wait for this request, too. */
+/* A request has its first segment on the host and its second segment on the GPU. The device of the
+ * first segment provides the worker threads (lanes), so lanes of the host carry the request.
+ * Closing the GPU must wait for this request, too. */
 static void close_of_second_device_waits(void **state)
 {
 	struct penstock_seg segs[2] = {{.buf = back, .dev = host, .row_len = PIECE},
@@ -177,9 +177,9 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* penstock_read runs a borrowed lane on the caller's thread. The close of a device wakes all lanes,
- * also those of other devices. Afterwards the thread must sleep while the store holds back its
- * transfer. It must not poll. */
+/* penstock_read does its work on the caller's thread, with a lane (the state of a worker) that it
+ * borrows. The close of a device wakes all lanes, also those of other devices. Afterwards the
+ * thread must sleep while the store holds back its transfer. It must not poll. */
 static void one_call_thread_sleeps_after_device_close(void **state)
 {
 	uint64_t used, since, until = test_now_ns() + 10000000000u;
@@ -208,7 +208,8 @@ static void one_call_thread_sleeps_after_device_close(void **state)
 
 static _Atomic bool prepared;
 
-/* Prepares a route between a new storage and the host. The host's pump is already running. */
+/* Prepares the paths between a new storage and the host device. The device's worker threads are
+ * already running. */
 static void *prepare_host(void *arg)
 {
 	assert_int_equal(penstock_prepare(arg, host, PENSTOCK_READ), 0);
@@ -316,8 +317,8 @@ static void detached_requests_free_their_entries(void **state)
 		int ret;
 
 		while ((ret = submit_detached(&s, i)) == -EAGAIN)
-			/* The entries of detached requests become free although no thread harvests
-			 * them. */
+			/* The entries of detached requests become free although no thread collects
+			 * their completions. */
 			sched_yield();
 		assert_int_equal(ret, 1);
 	}
@@ -494,8 +495,8 @@ static void *cancel_latest(void *arg)
 	return arg;
 }
 
-/* One thread submits requests, one harvests them, and one cancels some. Every request completes
- * once, with a result that fits the bytes in its memory. */
+/* One thread submits requests, one collects their completions, and one cancels some requests.
+ * Every request completes once, with a result that fits the bytes in its memory. */
 static void submit_harvest_cancel_by_three_threads(void **state)
 {
 	unsigned have = 0, cancelled = 0;

@@ -2,7 +2,7 @@
 /*
  * Tests path rdma with a storage that this file defines. A window is memory into which a server
  * moves bytes. Here, threads of this process are the server, called the far side. They write to
- * windows in the memory of a stand-in GPU, refuse them, or lose their access. Each case compares
+ * windows in the memory of a simulated GPU, refuse them, or lose their access. Each case compares
  * all bytes, and checks in which memory the windows were. tests/s3/device_windows tests the same
  * with real servers.
  */
@@ -27,17 +27,18 @@
 static unsigned char *bytes, *back;
 static struct penstock_device *host, *gpu, *other;
 
-/* The faults that a case sets, and the events that the far side counts. */
+/* The faults that a case sets for the simulated server (the far side), and the events that this
+ * server counts. */
 static struct {
-	bool unreachable;	      /* the far side cannot access memory of a device */
-	bool no_memory;		      /* devices have no memory for windows */
-	_Atomic int refuse;	      /* number of transfers to refuse in device windows */
-	_Atomic int spoil;	      /* number of transfers to fail and lose in device windows */
+	bool unreachable;	      /* the server cannot access memory of a device */
+	bool no_memory;		      /* devices have no memory left for windows */
+	_Atomic int refuse;	      /* number of transfers into device memory to refuse */
+	_Atomic int spoil;	      /* number of transfers into device memory to lose */
 	_Atomic int waits;	      /* number of transfers at whose end a stream begins to wait */
-	_Atomic unsigned fills[2];    /* transfers into windows: in host memory, in a device */
+	_Atomic unsigned fills[2];    /* transfers into windows: [0] host, [1] device memory */
 	_Atomic unsigned opened[2], closed[2];
-	_Atomic unsigned busy;	      /* number of device windows in use */
-	_Atomic unsigned used_spoilt; /* number of transfers into spoilt windows */
+	_Atomic unsigned busy;	      /* number of windows in device memory that are in use */
+	_Atomic unsigned used_spoilt; /* number of transfers into windows of lost transfers */
 } far;
 
 struct far_window {
@@ -91,7 +92,8 @@ static int windows_reach(struct penstock_storage *st, struct penstock_device *de
 			       : 0;
 }
 
-/* Returns whether the fault whose remaining count is *left must occur now, and then counts it. */
+/* Returns true if the fault must occur, and then decrements *left, the number of times that it
+ * must still occur. */
 static bool take(_Atomic int *left)
 {
 	int n = atomic_load(left);
@@ -102,7 +104,7 @@ static bool take(_Atomic int *left)
 	return false;
 }
 
-/* Moves the bytes of a transfer, on a thread of the far side. */
+/* Moves the bytes of a transfer, or makes it fail, on a thread of the simulated server. */
 static void *far_run(void *arg)
 {
 	struct pst_io *io = arg;
@@ -174,7 +176,7 @@ static const struct pst_storage_ops far_ops = {.name = "far",
 
 /* ---- reads ---- */
 
-/* The outcome of a read: the report, and its row of path rdma. */
+/* The outcome of a read: the report, and the report's row for path rdma. */
 struct result {
 	struct penstock_report report;
 	const struct penstock_report_path *row;
@@ -330,8 +332,8 @@ static void rows_are_placed(void **state)
 	penstock_close(st);
 }
 
-/* If the far side refuses a window in device memory, the chunk starts again with a window in host
- * memory. Later chunks use host memory at once. */
+/* If the simulated server refuses a window in device memory, the chunk starts again with a window
+ * in host memory. Later chunks use host memory at once. */
 static void refused_windows_move_to_the_host(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -389,7 +391,7 @@ static void devices_without_memory_have_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* A chunk with bytes for two devices uses a window in host memory. */
+/* For a chunk with bytes for two devices, the server writes to a window in host memory. */
 static void chunks_of_two_devices_use_host_windows(void **state)
 {
 	enum { ROW = 700001, COUNT = 40 };
@@ -418,8 +420,8 @@ static void chunks_of_two_devices_use_host_windows(void **state)
 	penstock_close(st);
 }
 
-/* After a lost transfer, the far side may still write to the window. So the library closes this
- * window and does not use it again. */
+/* After a lost transfer, a server may still write to the transfer's window, which is memory that
+ * the library gave it. So the library closes this window and does not use it again. */
 static void spoilt_windows_are_closed(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -441,8 +443,8 @@ static void spoilt_windows_are_closed(void **state)
 	penstock_close(st);
 }
 
-/* While a stream waits for a request, the library uses no windows in device memory: the copies out
- * of such windows could wait for that stream. */
+/* While a stream waits for a request, the library gives the server no windows in device memory.
+ * The copies out of such windows could wait for that stream. */
 static void waiting_streams_exclude_device_windows(void **state)
 {
 	struct penstock_storage *st = open_far();
@@ -453,13 +455,14 @@ static void waiting_streams_exclude_device_windows(void **state)
 	assert_int_equal(penstock_alloc(gpu, LEN, &mem), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	pst_device_stream_enter(gpu);
-	/* read_all compares by test_copy, which uses the device's lanes, but no stream's queue. */
+	/* A stream that waits does not block read_all: its helper test_copy copies by the device's
+	 * lanes, not by the queue of a stream. */
 	read_all(st, mem, &r);
 	assert_int_equal(r.fills[1], 0);
 	pst_device_stream_leave(gpu);
 	read_all(st, mem, &r);
 	assert_int_equal(r.fills[0], 0);
-	/* The stream begins to wait when the first bytes are in a window. */
+	/* A stream begins to wait after the server has written the first bytes to a window. */
 	atomic_store(&far.waits, 1);
 	read_all(st, mem, &r);
 	assert_int_equal(r.row->why, PENSTOCK_WHY_STREAM_ORDER);

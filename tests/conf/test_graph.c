@@ -29,7 +29,7 @@ static void *mem;	    /* device memory of BUF_LEN bytes */
 static int fd;		    /* the file that `st` reads */
 #define BUF_LEN (4u << 20)
 
-/* The late values of a request, and its result. */
+/* Late values (length and offsets, read when the stream reaches the request), and the result. */
 static struct {
 	uint64_t row_len, off, buf_off;
 	int64_t result;
@@ -138,8 +138,8 @@ static void file_change(uint64_t off, size_t len, unsigned turn)
 	assert_int_equal(pwrite(fd, bytes + off, len, (off_t)off), len);
 }
 
-/* Waits until the driver has told the library that all graphs are gone, and the library has freed
- * what they used. */
+/* Waits until the driver has reported all graphs as destroyed, and the library has freed what they
+ * used. */
 static void graphs_await_gone(void)
 {
 	uint64_t until = graphs_now_ns() + LIMIT;
@@ -178,7 +178,7 @@ static struct penstock_req late_request(struct penstock_seg *seg, struct penstoc
 
 /* ---- the bytes ---- */
 
-/* The request has no late values. Each replay delivers what the file contains at that time. */
+/* The length and offsets are fixed. Each replay delivers what the file contains at that time. */
 static void fixed_values(void **state)
 {
 	static const enum pst_cu_capture_mode modes[] = {
@@ -204,8 +204,8 @@ static void fixed_values(void **state)
 	graphs_await_gone();
 }
 
-/* Each replay reads the late values. Reads past the end of the file are short. Values out of
- * range make a replay fail, and the next replay succeeds again. */
+/* Each replay reads late values (a length and offsets). Reads past the end of the file are short.
+ * Values out of range make a replay fail, and the next replay succeeds again. */
 static void late_values(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = ROW};
@@ -221,7 +221,7 @@ static void late_values(void **state)
 		x ^= x << 13;
 		x ^= x >> 7;
 		x ^= x << 17;
-		late_now.row_len = x % (ROW + 2); /* one more than the longest allowed */
+		late_now.row_len = x % (ROW + 2); /* at most one byte more than allowed */
 		late_now.off = (x >> 20) % (FILE_LEN + ROW);
 		late_now.buf_off = (x >> 40) % (BUF_LEN + 1000);
 		want = (int64_t)late_now.row_len;
@@ -279,7 +279,7 @@ static void many_rounds(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* Each launch is queued before the replay of the launch before it has ended. */
+/* The test queues each launch before the replay of the previous launch has ended. */
 static void launches_without_a_pause(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4096};
@@ -305,7 +305,7 @@ static void set_late(void *arg)
 	late_now.off = *(const uint64_t *)arg;
 }
 
-/* One graph has two requests. Before each request, a host function sets its late offset. */
+/* One graph has two requests. Before each request, a host function sets its file offset. */
 static void two_requests_in_one_graph(void **state)
 {
 	static uint64_t offs[2] = {4096, 123456};
@@ -421,7 +421,7 @@ static void graph_destroyed_first(void **state)
 	graphs_await_gone();
 }
 
-/* Makes more captures than there are stages. Captures that are never launched free their stages. */
+/* Makes more captures than stages (pinned buffers). Unlaunched captures free their stages. */
 static void stages_are_freed(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};
@@ -612,7 +612,7 @@ static void device_closed(void **state)
 	graph_free(&g);
 	for (count = 1; count; usleep(100))
 		count = (int)atomic_load(&other->graphs);
-	/* Each open closes devices that only a graph kept open. So cuda:0 gets a new object. */
+	/* Opening host closes devices that only a graph kept open. So cuda:0 gets a new object. */
 	assert_true(penstock_device_open("host", NULL, &other) >= 0);
 	penstock_device_close(other);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
@@ -717,8 +717,8 @@ static void error_in_one_replay(void **state)
 	graphs_await_gone();
 }
 
-/* result_set and result_get access the result atomically, because a lane may store it at the same
- * time. */
+/* result_set and result_get access the result atomically, because a thread of the library may
+ * store it at the same time. */
 static void result_set(int64_t value)
 {
 	__atomic_store_n(&late_now.result, value, __ATOMIC_RELEASE);
@@ -801,8 +801,8 @@ static int standin_fail(const char *spec)
 	return set ? set(spec) : -1;
 }
 
-/* The driver refuses a node. Submit fails, and its message names the node. The nodes before it
- * stay in the graph: if the graph is launched, the stream does not hang. */
+/* The driver refuses to add a graph node. penstock_submit fails and names the node. The nodes
+ * before it stay in the graph: if the graph is launched, the stream does not hang. */
 static void refused_nodes(void **state)
 {
 	static const struct {
@@ -824,7 +824,7 @@ static void refused_nodes(void **state)
 
 	(void)state;
 	if (standin_fail(NULL))
-		return; /* Only the stand-in driver fails on demand. */
+		return; /* Only the simulated driver fails on demand. */
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		struct graph g;
 		size_t nodes;
@@ -847,7 +847,7 @@ static void refused_nodes(void **state)
 	graphs_await_gone();
 }
 
-/* Requests that have no meaning in a capture are refused. */
+/* penstock_submit refuses captured requests with a deadline, or without a result variable. */
 static void invalid_captures_are_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = ROW};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests captured requests in situations that a driver does not produce on demand. First, the test
- * stores the words of a stage itself, in place of the device, so that replays overlap at a known
- * point. Second, the driver lacks functions, as older drivers do. Third, the device's context fails
- * while a graph with a captured request exists, before, during or after a replay. No thread hangs:
- * the library drops the request, and everything can be closed. Each of these cases is a process of
- * its own, because a failed context never works again.
+ * itself stores the words in memory by which the device reports a replay's progress to the library,
+ * so that replays overlap at a known point. Second, the driver lacks functions, as older drivers
+ * do. Third, the device's context fails while a graph with a captured request exists, before,
+ * during or after a replay. No thread hangs: the library drops the request, and everything can be
+ * closed. Each of these cases is a process of its own, because a failed context never works again.
  */
 #include "../graphs.h"
 #include "streams.h"
@@ -24,7 +24,7 @@ static _Atomic bool stop;
 
 /* ---- words stored by the test ---- */
 
-/* Stores what the device stores when a replay begins. */
+/* Stores the words that the GPU stores when a replay of the graph begins. */
 static void replay_arrive(struct pst_stage_words *words)
 {
 	__atomic_store_n(&words->released, 0, __ATOMIC_RELEASE);
@@ -43,8 +43,9 @@ static void released_await(const struct pst_stage_words *words, uint64_t value)
 		usleep(50);
 }
 
-/* The lane has served a replay, but this replay has not left when the next one begins. So the
- * replays overlap: the lane must let both pass and store -EBUSY. The next replay succeeds. */
+/* The lane (a thread of the library) has moved the bytes of a replay, but this replay has not
+ * ended on its stream when the next one begins. So the replays overlap: the lane must let both
+ * continue and store -EBUSY. The next replay succeeds. */
 static void overlap_after_the_result(void **state)
 {
 	int64_t result = -7;
@@ -80,14 +81,14 @@ static void overlap_after_the_result(void **state)
 	replay_arrive(words);
 	released_await(words, 1);
 	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), -EBUSY);
-	/* A third replay begins, and sets `released` to 0 again. The lane must release all three
-	 * replays. */
+	/* A third replay begins, and sets `released` to 0 again. The library's thread must let all
+	 * three replays continue. */
 	replay_arrive(words);
 	for (unsigned i = 0; i < 3; i++) {
 		released_await(words, 1);
 		replay_leave(words);
 	}
-	usleep(10000); /* Gives the lane time to see that all three replays have left. */
+	usleep(10000); /* Gives the lane time to detect that all three replays have ended. */
 	replay_arrive(words);
 	released_await(words, 1);
 	assert_int_equal(__atomic_load_n(&result, __ATOMIC_ACQUIRE), 4096);
@@ -133,8 +134,8 @@ static int64_t capture_and_replay(struct penstock_queue *q, void *mem)
 	return result;
 }
 
-/* A driver before CUDA 12.3 has only the older function that tells the graph of a capture. A driver
- * before CUDA 11.3 has none, so captures are refused. */
+/* A driver before CUDA 12.3 has only the older function that returns the graph of a capture. A
+ * driver before CUDA 11.3 has none, so captures are refused. */
 static void older_drivers(void **state)
 {
 	struct pst_cuda *table;
@@ -149,7 +150,7 @@ static void older_drivers(void **state)
 	assert_int_equal(penstock_alloc(gpu, 70000, &mem), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
-	table = (struct pst_cuda *)(uintptr_t)api; /* the test takes functions away */
+	table = (struct pst_cuda *)(uintptr_t)api; /* the test removes functions from this table */
 	saved = *table;
 	assert_int_equal(capture_and_replay(q, mem), 70000);
 	table->cuStreamGetCaptureInfo = NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests when path mapped keeps a registration of file pages and uses it again. The library may
- * keep it only for a storage that was opened as immutable, and only while the storage is open
- * and its file is unchanged. For other storages a kept registration would be wrong: after an
- * overwrite it still returns the old bytes, with the stand-in driver too. The device has one
- * lane, so that the test knows which lane keeps a registration.
+ * keep it only for a storage that was opened as immutable, and only while the storage is open and
+ * its file is unchanged. For other storages a kept registration would be wrong: after an overwrite
+ * it still returns the old bytes, with the stand-in driver too. The device has one lane (worker
+ * thread), so that the test knows which lane keeps a registration.
  */
 #include "test.h"
 
@@ -16,7 +16,8 @@
 #include "penstock.h"
 #include "request.h"
 
-/* longer than any read that the caller's thread carries itself, so the device's lane carries it */
+/* longer than any read that the caller's thread carries itself, so the device's worker thread (its
+ * lane) carries it */
 #define LEN (4u << 20)
 
 static unsigned long (*calls)(const char *name);
@@ -27,7 +28,8 @@ static uint64_t seed = 11;
 static void *mem;
 static char name[256];
 
-/* Overwrites the file with other bytes, and repeats this until the file's change time differs. */
+/* Overwrites the file with other bytes, and repeats this until the file's change time differs from
+ * the one before. */
 static void overwrite_file(void)
 {
 	struct stat was, now;
@@ -96,8 +98,8 @@ static void open_file(unsigned flags)
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 }
 
-/* Reads a part of the file and compares it with the expected bytes. Returns the number of
- * registrations that the library made for the read. */
+/* Reads a part of the file and compares it with the expected bytes. Returns how often the library
+ * registered file pages with the CUDA driver for the read. */
 static unsigned long read_part(uint64_t off, uint64_t len)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = off, .row_len = len};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests mixed paths: with efforts fast and balanced, one lane carries chunks of a long cached read
- * on path mapped, while other lanes carry other chunks on path bounce. All bytes must arrive, and
- * the report must show mapped and bounce. A chunk that fails on mapped must be retried on bounce,
- * and the reverse. The test wraps pread and madvise: path bounce reads by pread, and path mapped
- * populates each window by madvise. The CUDA device is the stand-in driver's, unless
- * PENSTOCK_STANDIN=0.
+ * Tests mixed paths: with PENSTOCK_FAST and PENSTOCK_BALANCED, one lane (a worker thread) carries
+ * chunks of a long cached read on path mapped, while other lanes carry other chunks on path bounce.
+ * All bytes must arrive, and the report must show mapped and bounce. A chunk that fails on mapped
+ * must be retried on bounce, and the reverse. The test wraps pread and madvise: path bounce reads
+ * by pread, and path mapped populates each window, a mapped range of the file, by madvise. The CUDA
+ * device is a simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 #include "request.h"
@@ -36,19 +36,20 @@ static char name[256];
 
 /* True during the read whose calls the test counts and delays. */
 static _Atomic bool observed;
-/* Number of windows for which every pread waits. So the read does not end before the lane of path
- * mapped has begun these windows. */
+/* Each pread waits until path mapped has begun this number of windows (mapped ranges of the file).
+ * So the read does not end before path mapped has carried bytes. */
 static _Atomic unsigned windows_min;
 static _Atomic unsigned windows, preads;
-/* Number of the window that waits for SLOW_READS calls of pread, counted from 1; 0: none. */
+/* Number of the window (mapped range) that waits for SLOW_READS calls of pread, counted from 1; 0:
+ * none. */
 static _Atomic unsigned slow_window;
 #define SLOW_READS 6
 /* Number of copies that were queued with the driver while the registration of window number
  * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
-/* Number of windows that path mapped can populate, and of pread calls that succeed. All later
- * windows and calls fail. */
+/* Number of windows (mapped ranges) that path mapped can populate, and of pread calls that
+ * succeed. All later windows and calls fail. */
 static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
@@ -60,7 +61,8 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 {
 	uint64_t give_up = test_now_ns() + 20000000000u;
 
-	/* Without io_uring, reads from the drive are pread calls, too. They use O_DIRECT. */
+	/* Without io_uring, reads from the drive are pread calls, too. They use O_DIRECT, and the
+	 * wrapper passes them to the kernel. */
 	if (!atomic_load(&observed) || fcntl(fd, F_GETFL) & O_DIRECT)
 		return __real_pread64(fd, buf, len, off);
 	while (atomic_load(&windows) < atomic_load(&windows_min) && test_now_ns() < give_up)
@@ -72,9 +74,9 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 	return __real_pread64(fd, buf, len, off);
 }
 
-/* Called when path mapped populates window number `slow_window`. Waits until the lanes of path
- * bounce have made SLOW_READS pread calls. Stores in `slow_copies` how many copies to the GPU
- * (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
+/* Called when path mapped populates window (mapped range) number `slow_window`. Waits until the
+ * threads of path bounce have made SLOW_READS pread calls. Stores in `slow_copies` how many copies
+ * to the GPU (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
 static void wait_for_reads(void)
 {
 	uint64_t give_up = test_now_ns() + 20000000000u;
@@ -149,7 +151,7 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Skips the case unless path mapped is open and the storage knows that the file is cached. */
+/* Skips the case unless path mapped is open and the kernel reports the file as cached. */
 static void require_mix(struct penstock_storage *storage)
 {
 	struct penstock_explanation explained = {.size = sizeof(explained)};
@@ -188,7 +190,7 @@ static void fill_guards(void)
 	test_copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
 }
 
-/* Compares the memory with the range of the file, and the bytes around it with the guards. */
+/* Compares the memory with the range of the file, and the bytes around it with the guard bytes. */
 static void compare(uint64_t off, uint64_t len)
 {
 	test_copy(host, back, gpu, mem, FILE_LEN + 2 * GUARD);
@@ -234,8 +236,9 @@ static void one_read_uses_both_paths(void **state)
 		mapped = row(&report, "mapped")->bytes;
 		bounce = row(&report, "bounce")->bytes;
 		assert_int_equal(mapped + bounce, len);
-		/* The shortest window has 8 MiB. The first chunk of the request is always copied by
-		 * the CPU. */
+		/* Path mapped carries at least one window (mapped range of the file), and the
+		 * shortest window has 8 MiB. The CPU always copies the first chunk of the request,
+		 * on path bounce. */
 		assert_true(mapped >= 8 * MIB);
 		assert_true(bounce > 0);
 		assert_int_equal(report.cpu_copied, bounce);
@@ -244,8 +247,9 @@ static void one_read_uses_both_paths(void **state)
 	}
 }
 
-/* While a lane registers page cache, the driver would block copies by other lanes. So the other
- * lanes must pass their copies to the registering lane, and go on reading. */
+/* While one lane (worker thread) registers pages of the page cache with the driver, the driver
+ * would block copies by other lanes. So the other lanes must pass their copies to the registering
+ * lane, and go on reading. */
 static void copies_are_passed_to_the_lane_that_registers(void **state)
 {
 	struct penstock_report report;
@@ -320,9 +324,9 @@ static void thrifty_reads_use_one_path(void **state)
 	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "not-needed");
 }
 
-/* With effort fast, a window of path mapped that starts late in a read may still be in transfer
- * when all other chunks have completed, and so delay the read. So a read of less than 32 MiB must
- * start no such window: path bounce must carry all its bytes. */
+/* With PENSTOCK_FAST, a window (mapped range) of path mapped that starts late in a read may still
+ * be in transfer when all other chunks have completed, and so delay the read. So a read of less
+ * than 32 MiB must start no such window: path bounce must carry all its bytes. */
 static void short_reads_use_one_path(void **state)
 {
 	struct penstock_report report;
@@ -335,8 +339,9 @@ static void short_reads_use_one_path(void **state)
 	assert_int_equal(atomic_load(&windows), 0);
 }
 
-/* With kept registrations, a later read is quickest if path mapped has carried all bytes. So path
- * mapped must carry all of them. */
+/* The storage is opened as immutable, so the library keeps its registrations of file pages. A
+ * later read is quickest if path mapped has registered all pages. So path mapped must carry all
+ * bytes of the first read. */
 static void kept_registrations_are_not_mixed(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -404,8 +409,8 @@ static void both_paths_fail(void **state)
 	assert_true(row(&report, "staged")->bytes > 0);
 }
 
-/* Several reads at once share the lanes. All bytes of each read must arrive, and the reads together
- * must use paths mapped and bounce. */
+/* Several reads at once share the device's worker threads. All bytes of each read must arrive, and
+ * the reads together must use paths mapped and bounce. */
 static void reads_at_once(void **state)
 {
 	struct penstock_seg segs[REQUESTS];
@@ -441,8 +446,9 @@ static void reads_at_once(void **state)
 	penstock_queue_close(q);
 }
 
-/* A mixed read is cancelled at different moments, for example while a lane has chunks of another
- * lane. The read must end. A later read must use paths mapped and bounce again. */
+/* A mixed read is cancelled at different moments, for example while a lane (worker thread) has
+ * copies that another lane passed to it. The read must end. A later read must use paths mapped and
+ * bounce again. */
 static void cancelled_reads_end(void **state)
 {
 	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};
@@ -461,8 +467,8 @@ static void cancelled_reads_end(void **state)
 		faults_reset(0);
 		atomic_store(&observed, true);
 		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
-		/* The moment of the cancel is given by the number of calls that the lanes have
-		 * made. */
+		/* The number of pread and madvise calls that the lanes have made determines when
+		 * the test cancels the read. */
 		while (atomic_load(&preads) + 4 * atomic_load(&windows) < turn)
 			sched_yield();
 		penstock_cancel(q, id);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how transfers with a storage of async_storage.h can end. An object is committed or
- * aborted as a whole. A request may be refused before any byte moves, may fail, or may be
- * cancelled halfway. Each time the report has the number of bytes moved and the reason, and no
+ * Tests how transfers with the simulated object store of async_storage.h can end. An object is
+ * committed or aborted as a whole. A request may be refused before any byte moves, may fail, or may
+ * be cancelled halfway. Each time the report has the number of bytes moved and the reason, and no
  * reader sees half of an object.
  */
 #include "remote_object.h"
@@ -80,8 +80,8 @@ static void durable_write_syncs_once(void **state)
 
 /* ---- refusals ---- */
 
-/* The library refuses every path that needs a descriptor, and every class that only such paths
- * meet. */
+/* The library refuses every path that needs a descriptor, and every required class, such as
+ * PENSTOCK_DIRECT, that only such paths meet. */
 static void paths_without_descriptor_are_refused(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8192};

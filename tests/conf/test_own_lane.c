@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests queues with an inline lane, which the option own_lane selects. The bytes and reports
- * are the same as with other queues. An inline lane works only inside calls on its queue and
- * needs no lane of the device. Only one thread may use such a queue.
+ * Tests queues with an inline lane, which the option own_lane selects. An inline lane is a worker
+ * without a thread: it works only inside calls on its queue, and needs no worker thread (lane) of
+ * the device. The bytes and reports are the same as with other queues. Only one thread may use such
+ * a queue.
  */
 #include "own_lane.h"
 
@@ -16,8 +17,8 @@
 /* ---- bytes ---- */
 
 /* Reads the file in pieces of random lengths into memory, and compares the result with the file.
- * About one piece in twelve is too long for the inline lane, so the device's lane reads it. If
- * `path` is NULL, the library chooses the path. */
+ * About one piece in twelve is too long for the queue's inline lane, so a worker thread of the
+ * device reads it. If `path` is NULL, the library chooses the path. */
 static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;
@@ -60,7 +61,8 @@ static void read_pieces(struct penstock_device *dev, const char *path, uint64_t 
 		}
 		have += (unsigned)n;
 	}
-	/* Some pieces were longer than MAX, so the device's lanes read them, and some were not. */
+	/* Some pieces were longer than MAX, so the device's worker threads read them, and some
+	 * were not longer. */
 	assert_in_range(longer, 1, count - 1);
 	test_copy(host, back, dev, mem, LEN);
 	assert_memory_equal(back, bytes, at);
@@ -170,9 +172,9 @@ static void completes_exactly_once(void **state)
 	penstock_close(st);
 }
 
-/* The device's only lane is full, and the store holds its transfers. The inline lane needs neither
- * the device's lane nor the thread of that lane. Completions from other threads wake the owner of
- * the inline lane. */
+/* The device's only lane (its worker thread) has the maximum number of chunks in flight, because
+ * the store holds its transfers. The inline lane needs neither the device's lane nor the thread of
+ * that lane. Completions from other threads wake the owner of the inline lane. */
 static void works_while_device_lane_is_full(void **state)
 {
 	/* Destination of this read. The other read goes to `back`. */
@@ -216,9 +218,9 @@ static void works_while_device_lane_is_full(void **state)
 	penstock_close(st);
 }
 
-/* The owner of an inline lane calls penstock_wait repeatedly, but no call sleeps: either the
- * minimum number of completions or the timeout is 0. The owner must get its completions, although
- * the lane works only during these short calls. */
+/* The owner of an inline lane (a worker without a thread) calls penstock_wait repeatedly, but no
+ * call sleeps: either the minimum number of completions or the timeout is 0. The owner must get its
+ * completions, although the lane works only during these short calls. */
 static void polling_without_sleeping(void **state)
 {
 	struct penstock_storage *st;
@@ -250,14 +252,14 @@ static void turn_without_requests_does_not_hang(void **state)
 {
 	(void)state;
 	open_queue(host);
-	/* Each call polls for a moment and must not sleep afterwards, because nothing would wake
-	 * it. */
+	/* Each call polls briefly. It must not sleep afterwards, because nothing would wake the
+	 * thread. */
 	for (unsigned i = 0; i < 100000; i++)
 		pst_inline_lane_turn(q->inline_lane, -1);
 }
 
-/* If the process has no descriptor left for io_uring, an inline lane still opens. It uses engine
- * "threads", and the report says why. */
+/* If the process has no descriptor left for io_uring, a queue with an inline lane (a worker
+ * without a thread) still opens. This lane uses engine "threads", and the report has the reason. */
 static void falls_back_to_engine_threads(void **state)
 {
 	struct rlimit were, limit;
@@ -271,8 +273,8 @@ static void falls_back_to_engine_threads(void **state)
 	assert_int_equal(penstock_open(file, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	for (unsigned i = 0; i < COUNT(fds); i++)
-		/* Finds the limit of open files that leaves descriptors for the queue and the
-		 * lane, but none for io_uring. */
+		/* Finds the limit of open files that leaves descriptors for the queue and its
+		 * inline lane, but none for io_uring. */
 		fds[i] = dup(0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
 	limit = (struct rlimit){(rlim_t)fds[2], were.rlim_max};
@@ -337,8 +339,8 @@ static void other_threads_are_refused(void **state)
 	penstock_close(st);
 }
 
-/* After a fork the child process cannot use the queue, because the device's pump does not run in
- * the child. */
+/* After a fork the child process cannot use the queue, because the device's worker threads do not
+ * run in the child. */
 static void child_process_is_refused(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests closing objects while a queue has an inline lane. The tests close storages that the
- * queue reads, other storages, devices, and the queue itself with requests in flight.
+ * Tests closing objects while a queue has an inline lane, which works inside the owner's calls on
+ * the queue. The tests close storages that the queue reads, other storages, devices, and the queue
+ * itself with requests in flight.
  */
 #include "own_lane.h"
 
@@ -10,9 +11,9 @@
 
 #define SECOND 1000000000ll
 
-/* A request of the inline lane has a segment on a second device. Once the request's transfers are
- * done, this device must be able to close, even if the queue's owner has not yet taken the
- * completed request. */
+/* A request that the queue's inline lane carries has a segment on a second device. Once the
+ * request's transfers are done, this device must be able to close, even if the queue's owner has
+ * not yet taken the completed request. */
 static void second_device_does_not_wait_for_owner(void **state)
 {
 	struct penstock_storage *st;
@@ -42,8 +43,8 @@ static void second_device_does_not_wait_for_owner(void **state)
 	penstock_close(st);
 }
 
-/* The thread that closes a storage also owns the inline lane that carries the storage's
- * requests. penstock_close must drive these requests until they complete. */
+/* The thread that closes a storage also owns the inline lane (a worker without a thread) that
+ * carries the storage's requests. penstock_close must drive these requests until they complete. */
 static void storage_close_drives_own_requests(void **state)
 {
 	struct penstock_storage *st;
@@ -78,9 +79,9 @@ static void *close_kept_storage(void *arg)
 	return arg;
 }
 
-/* The queue's owner sleeps while it waits for a read of one storage. The inline lane has kept a
- * mapping of a second storage. Another thread closes the second storage, and must not wait for the
- * read of the first one. */
+/* The queue's owner sleeps while it waits for a read of one storage. The queue's inline lane (a
+ * worker without a thread) has kept a mapping of a second storage. Another thread closes the second
+ * storage, and must not wait for the read of the first one. */
 static void storage_close_while_owner_sleeps(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -135,9 +136,9 @@ static void *read_sleeping(void *mem)
 	return (void *)(intptr_t)penstock_read(sleeping, gpu, mem, 4096, 0);
 }
 
-/* A thread sleeps inside a one-call read, for which it runs a borrowed lane itself. This lane kept
- * a mapping of an earlier storage, which has closed since. Closing a new storage must not wait for
- * the sleeping thread. */
+/* A thread sleeps inside penstock_read. It carries the read itself, with a borrowed lane (the
+ * state of a worker). This lane kept a mapping of an earlier storage, which has closed since.
+ * Closing a new storage must not wait for the sleeping thread. */
 static void storage_close_beside_one_call_thread(void **state)
 {
 	pthread_t threads[2];
@@ -227,7 +228,8 @@ static void queue_close_completes_requests(void **state)
 	open_queue(dev);
 	penstock_device_close(dev); /* the queue still holds a reference to the device */
 	async_hold(remote);
-	/* a request that is too long for the inline lane */
+	/* a request that is too long for the inline lane, so the device's worker thread carries
+	 * it */
 	req = read_req(st, &seg, host, back, 0, 2 * MAX);
 	submit(&req);
 	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);

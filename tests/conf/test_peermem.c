@@ -3,7 +3,8 @@
  * Tests device peermem and path p2p without the hardware. A simulated /sys shows a PCI device
  * whose memory drives may access. A file in /dev/shm takes the place of that memory. The test
  * covers every byte that the library itself moves. Whether a kernel lets a drive write to such
- * memory is tested only in the lab. The storage on TMPDIR is marked as being on the allow-list.
+ * memory is tested only in the lab. The storage on TMPDIR is marked as being on the library's
+ * allow-list for O_DIRECT.
  */
 #include "test.h"
 #include "request.h"
@@ -94,7 +95,7 @@ static int setup(void **state)
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_device_open("peermem:" BDF, &opts, &peer) < 0)
 		return -1;
-	ops = *peer->ops; /* The test replaces the table before any lane reads it. */
+	ops = *peer->ops; /* The test replaces the table before any worker thread reads it. */
 	ops.order_writes = count_order_writes;
 	peer->ops = &ops;
 	return 0;
@@ -195,7 +196,8 @@ static void read_by_p2p(void **state)
 		if (!(off % 4096) && len >= 4096)
 			assert_string_equal(report.path, "p2p");
 	}
-	/* another path carries unaligned reads, and it copies by the CPU */
+	/* The last read is not aligned, so another path than p2p carries it, and that path copies
+	 * by the CPU. */
 	assert_int_equal(report.cpu_copied > 0, 1);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests copies between two GPUs, both contiguous and pitched. The CUDA driver must copy from GPU
- * to GPU, not through host memory. Copies between devices of different kinds use host memory.
- * One case reads into segments on many GPUs. All bytes are compared, and the stand-in driver
- * counts the calls.
+ * to GPU, not through host memory. Copies between devices of different kinds use host memory. One
+ * case reads into segments on many GPUs. All bytes are compared, and the simulated driver (the
+ * stand-in) counts the calls.
  */
 #include "test.h"
 
@@ -53,7 +53,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Copies between two devices. `peers` is the number of GPU-to-GPU copies that the stand-in driver
+/* Copies between two devices. `peers` is the number of GPU-to-GPU copies that the simulated driver
  * must have counted. */
 static void copy_and_count(unsigned to, unsigned from, uint64_t row, uint64_t rows,
 			   unsigned long peers)
@@ -116,7 +116,8 @@ static void pitched_copy_between_gpus(void **state)
 #define PART 50000
 
 /* Reads one range into segments on the host and on up to 16 GPUs, then on fewer and fewer GPUs.
- * The lanes of one device copy to all these GPUs, in any order. Every segment must get its bytes.
+ * The worker threads of one device copy to all these GPUs, in any order. Every segment must get its
+ * bytes.
  */
 static void one_request_for_many_gpus(void **state)
 {
@@ -144,7 +145,7 @@ static void one_request_for_many_gpus(void **state)
 	req.segs = segs;
 	for (req.seg_count = count + 1; req.seg_count > 1; req.seg_count -= 1 + count / 4) {
 		for (unsigned i = 0; i < 8;
-		     i++) /* repeats until each lane has probably carried some reads */
+		     i++) /* repeats until each worker thread has probably carried some reads */
 			if (penstock_transfer(&req, NULL) != (int64_t)req.seg_count * PART)
 				fail_msg("%u devices: %s", req.seg_count, penstock_errmsg());
 		if (req.seg_count <= 1 + count / 4)

@@ -149,10 +149,11 @@ static void full_queue_recovers(void **state)
 		assert_int_equal(penstock_submit(q, reqs, 6, ids), 4);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), -EAGAIN);
 		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_FULL);
-		if (round) /* The reports of the previous round are valid until the next harvest. */
+		if (round) /* The previous round's reports are valid until the next poll or wait. */
 			for (unsigned i = 0; i < 4; i++)
 				assert_int_equal(old[i].report->bytes, 60000 + round - 1);
-		/* A completed request occupies its entry of the queue until it is harvested. */
+		/* A completed request occupies its queue entry until a poll or a wait returns its
+		 * completion. */
 		async_release(remote);
 		assert_int_equal(wait_queue(1, 1, -1), 1);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), 1);
@@ -267,9 +268,9 @@ static void cancel_too_late(void **state)
 	async_release(remote);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, 5 * PIECE);
-	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* the request was already harvested */
+	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* its completion was already returned */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
-	/* This request has completed but is not harvested. */
+	/* This request has completed, but no poll or wait has returned its completion yet. */
 	id = submit_read(2, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
@@ -346,8 +347,8 @@ static void deadlines_of_three_kinds(void **state)
 		assert_int_equal(fired[i], 1);
 }
 
-/* A deadline passes while the request waits for a busy lane. The request must complete with -ETIME,
- * and none of its bytes may be read. */
+/* A deadline passes while the request waits for a busy worker thread. The request must complete
+ * with -ETIME, and none of its bytes may be read. */
 static void deadline_passes_before_start(void **state)
 {
 	struct async_counts counts;
@@ -370,8 +371,9 @@ static void deadline_passes_before_start(void **state)
 
 /* ---- priorities ---- */
 
-/* Requests that are submitted while the lane is full start in the order of their priority. Requests
- * of the same priority start in the order of submission. */
+/* The device's only worker thread has its maximum of chunks in flight. Requests that are submitted
+ * then start in the order of their priority, and requests of the same priority in the order of
+ * submission. */
 static void start_order_follows_priority(void **state)
 {
 	static const int order[] = {-4, 0, 3, -1, 3, 0, 2, -4};
@@ -474,8 +476,8 @@ static void submit_next(const struct penstock_done *one)
 	}
 }
 
-/* Each callback submits the next request and always finds a free queue entry. One call harvests
- * at most as many requests as the queue has entries. */
+/* Each callback submits the next request and always finds a free queue entry. One poll or wait
+ * returns at most as many completions as the queue has entries. */
 static void callback_always_finds_a_free_entry(void **state)
 {
 	struct penstock_seg seg;
@@ -503,8 +505,8 @@ static bool fd_readable(int fd, int timeout_ms)
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
 
-/* Waits until the eventfd is not readable. A request may signal the eventfd even after it was
- * harvested. */
+/* Waits until the eventfd is not readable. A request may signal the eventfd even after a wait has
+ * returned its completion. */
 static bool eventfd_becomes_quiet(int fd)
 {
 	uint64_t until = test_now_ns() + 60000000000u;
@@ -524,12 +526,13 @@ static void event_descriptor_is_readable_until_harvested(void **state)
 	submit_read(0, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
-	/* opens the eventfd only after the request has completed; it must still be readable */
+	/* opens the eventfd after the request has completed; the eventfd must be readable even
+	 * so */
 	fd = penstock_queue_fd(q);
 	assert_int_equal(penstock_queue_fd(q), fd);
 	assert_true(fd_readable(fd, 60000));
 	assert_int_equal(wait_queue(1, 8, -1), 1);
-	/* after the harvest, the eventfd is not readable any more */
+	/* after the wait has returned the completion, the eventfd is not readable any more */
 	assert_false(fd_readable(fd, 0));
 	for (unsigned round = 0; round < 20; round++) {
 		async_hold(remote);
@@ -539,7 +542,8 @@ static void event_descriptor_is_readable_until_harvested(void **state)
 		assert_false(fd_readable(fd, 0));
 		assert_int_equal(poll_queue(8), 0);
 		async_release(remote);
-		/* The eventfd is readable while at least one completion is not harvested. */
+		/* The eventfd is readable while the queue has at least one completion that no poll
+		 * or wait has returned. */
 		for (unsigned have = 0; have < 3; have++) {
 			assert_true(fd_readable(fd, 60000));
 			assert_int_equal(round % 2 ? poll_queue(1) : wait_queue(1, 1, -1), 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A storage stays open while one device closes, and is then used with another device. The
- * storage must not reuse facts about the closed device, and lanes must keep no reference to that
+ * A storage stays open while one device closes, and is then used with another device. The storage
+ * must not reuse facts about the closed device, and worker threads must keep no reference to that
  * device. The test overwrites freed memory, so that a read after free finds garbage.
  */
 #include "freed_memory.h"
@@ -15,7 +15,8 @@
 #include "core/lane/pump.h"
 #include "core/route/route.h"
 
-/* Length of the file: two windows of 16 MiB. Path mapped registers each window separately. */
+/* Length of the file: two windows (mapped ranges) of 16 MiB. Path mapped registers each window
+ * separately. */
 #define LEN (32u << 20)
 
 static unsigned char *bytes, *back;
@@ -94,7 +95,8 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 }
 
 /* A new device gets the index in the table of devices that a closed device had. The storage must
- * not use its old route for the new device: a read must deliver all bytes. */
+ * not use for the new device what it prepared for the closed one (its route): a read must deliver
+ * all bytes. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");
@@ -116,9 +118,10 @@ static void new_device_with_an_old_index(void **state)
 	penstock_device_close(dev);
 }
 
-/* Lanes of one device keep windows of a file that are registered with a second device. The second
- * device closes while the lanes still have these windows. When the storage closes, the lanes drop
- * these windows. They must not use the memory of the closed device then. */
+/* Worker threads (lanes) of one device keep windows, which are mapped ranges of a file, that are
+ * registered with a second device. The second device closes while the lanes still have these
+ * windows. When the storage closes, the lanes drop the windows. They must not use the memory of the
+ * closed device then. */
 static void windows_registered_with_a_closed_device(void **state)
 {
 	struct penstock_device *first = open_device("cuda:0"), *other = open_device("cuda:1");
@@ -189,8 +192,8 @@ static void *prepare_repeatedly(void *arg)
 	return arg;
 }
 
-/* Two threads prepare a route to a device that has the index of a closed one. The second thread
- * finds the route to the closed device while the first thread frees it. The thread sanitizer
+/* Two threads call penstock_prepare for a device that has the index of a closed one. The second
+ * thread finds the route to the closed device while the first thread frees it. The thread sanitizer
  * detects errors in this case. */
 static void two_threads_replace_an_old_route(void **state)
 {

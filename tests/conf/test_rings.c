@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests rings of pinned memory. A lane pins the first piece of its ring when it starts, and the
- * second piece when it first needs it. Long reads from the page cache never need the second
- * piece. Many short reads need it, and so do reads from a drive. Every byte must arrive before,
- * during and after the pinning of the second piece, and also if the driver refuses to pin it.
- * The stand-in driver provides the device, makes its copies slow, and counts the pinned pieces
+ * Tests rings of pinned memory. A lane (a worker thread) pins the first piece of its ring when it
+ * starts, and the second piece when it first needs it. Long reads from the page cache never need
+ * the second piece. Many short reads need it, and so do reads from a drive. Every byte must arrive
+ * before, during and after the pinning of the second piece, and also if the driver refuses to pin
+ * it. The stand-in driver provides the device, makes its copies slow, and counts the pinned pieces
  * of rings.
  */
 #include "copy.h"
@@ -80,8 +80,8 @@ static void set_driver_failures(const char *calls)
 	assert_int_equal(set(calls), 0);
 }
 
-/* Returns how many pieces of rings all lanes together have pinned since the count started. If
- * `again` is true, this call starts a new count. */
+/* Returns how many pieces of their rings (pinned memory) all worker threads together have pinned
+ * since the count started. If `again` is true, this call starts a new count. */
 static unsigned long pinned_pieces(bool again)
 {
 	unsigned long (*calls)(const char *);
@@ -93,7 +93,7 @@ static unsigned long pinned_pieces(bool again)
 	return calls("cuMemHostRegister_v2") - before;
 }
 
-/* Opens a device, and waits until all its lanes run. */
+/* Opens a device, and waits until all its worker threads run. */
 static int open_and_start_lanes(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -110,7 +110,7 @@ static int open_and_start_lanes(void **state)
 	return 0;
 }
 
-/* Captures standard error, where the stand-in driver reports each refused copy. */
+/* Captures standard error, where the simulated driver reports each refused copy. */
 static void stderr_capture(void)
 {
 	stderr_copy = tmpfile();
@@ -214,19 +214,20 @@ static void short_reads_pin_the_rest(void **state)
 	read_short();
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	stderr_capture();
-	/* The lanes pin the second pieces of their rings once, not once for each read. */
+	/* The worker threads pin the second pieces of their rings (staging memory) once, not once
+	 * for each read. */
 	for (unsigned i = 0; i < 3; i++)
 		read_short();
 	assert_int_equal(stderr_count_refused(),
-			 /* no copy may span both pieces of a ring, because the driver would refuse
-			  * it */
+			 /* no copy may span both pinned pieces of a ring, because the driver would
+			  * refuse such a copy */
 			 0);
 	assert_in_range(pinned_pieces(false), 1, LANES);
 	read_long(LEN, false);
 }
 
-/* A ring is registered with io_uring in two pieces. Reads from the drive must pin and register the
- * second piece, and deliver all bytes. */
+/* A worker thread registers its ring (pinned memory) with io_uring in two pieces. Reads from the
+ * drive must pin and register the second piece, and deliver all bytes. */
 static void drive_reads_pin_the_rest(void **state)
 {
 	(void)state;
@@ -238,7 +239,8 @@ static void drive_reads_pin_the_rest(void **state)
 	read_long(LEN, true);
 }
 
-/* The driver refuses to pin the second piece of the ring. Reads continue, but more slowly. */
+/* The driver refuses to pin the second piece of a thread's ring (staging memory). Reads continue,
+ * but more slowly. */
 static void pinning_the_rest_is_refused(void **state)
 {
 	(void)state;

@@ -106,8 +106,8 @@ static void read_by_path(struct penstock_queue *q, struct penstock_storage *st,
 }
 
 /* Starts every kind of thread that the library has, and checks that each blocks all signals. The
- * kinds are the worker threads of engine "threads", for lanes and for inline lanes, and the
- * thread that delays chunks of path fault. */
+ * kinds are the worker threads of engine "threads", which a device or a queue's inline lane starts,
+ * and the thread that delays chunks of path fault. */
 static void library_threads_block_all_signals(void **state)
 {
 	static const char *const engines[] = {"threads", "uring"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how many lanes a request wakes. Each wake-up takes time of the lane that first got the
- * request, so a request must not wake more lanes than it has pieces. A lane that sleeps makes no
- * turn of its loop, so the test counts the lanes that have made a turn.
+ * Tests how many lanes (worker threads of the device) a request wakes. Each wake-up takes time of
+ * the lane that first got the request, so a request must not wake more lanes than it has pieces. A
+ * lane that sleeps makes no turn of its loop, so the test counts the lanes that have made a turn.
  */
 #include "test.h"
 
@@ -60,7 +60,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Waits until all lanes sleep, and stores how many turns each has made. */
+/* Waits until all lanes sleep, and stores how many iterations of its loop each has made. */
 static void lanes_await_sleep(unsigned turns[LANES])
 {
 	struct pst_pump *pump = atomic_load(&host->pump);
@@ -69,7 +69,8 @@ static void lanes_await_sleep(unsigned turns[LANES])
 	for (unsigned i = 0; i < LANES; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
 
-		/* A lane whose inbox is not empty has been woken, but may not run yet. */
+		/* A worker thread (lane) whose inbox is not empty has been woken, but may not run
+		 * yet. */
 		while (atomic_load(&lane->inbox) || !atomic_load(&lane->asleep) ||
 		       !atomic_load(&lane->turns))
 			sched_yield();
@@ -77,7 +78,8 @@ static void lanes_await_sleep(unsigned turns[LANES])
 	}
 }
 
-/* Reads `len` bytes by a queue. Returns the number of lanes that have made a turn meanwhile. */
+/* Reads `len` bytes by a queue. Returns the number of lanes that have woken and made an iteration
+ * of their loop meanwhile. */
 static unsigned lanes_for_read(uint64_t len)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = len};

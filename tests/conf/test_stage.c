@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the bytes of stream-ordered requests: contiguous, pitched and scattered, so long that they
- * use the memory of the stage several times, at unaligned offsets, and beyond the end of the file.
- * Each request is made in several ways. In the first, the copies are queued at submit. In others, a
- * kernel copies: because the stream is busy, or because the length and the offsets are late values,
- * which the kernel reads when it runs. Reads are also made with the flag PENSTOCK_R_EARLY. The
- * bytes around each buffer must not change. With PENSTOCK_STANDIN=0 the test runs against the
- * machine's own driver.
+ * use their stage (pinned memory) several times, at unaligned offsets, and beyond the end of the
+ * file. Each request is made in several ways. In the first, the copies are queued at submit. In
+ * others, a kernel copies: because the stream is busy, or because the length and the offsets are
+ * late values, which the kernel reads when it runs. Reads are also made with the flag
+ * PENSTOCK_R_EARLY. The bytes around each buffer must not change. With PENSTOCK_STANDIN=0 the test
+ * runs against the machine's own driver.
  */
 #include "streams.h"
 
@@ -89,8 +89,8 @@ static int stage_teardown(void **state)
 	return teardown(state);
 }
 
-/* Submits a request and returns its result. `way` is one of the ways that the comment at the top
- * describes. */
+/* Submits a request and returns its result. `way` selects how the bytes are copied. The comment at
+ * the top of the file lists the ways. */
 static int64_t run(struct penstock_req *req, enum way way)
 {
 	uint64_t row_len = req->segs[0].row_len, off = req->segs[0].off,
@@ -232,7 +232,7 @@ static void scattered_and_pitched_reads(void **state)
 	}
 }
 
-/* Bytes that the file does not have must stay as they are in the buffer. */
+/* If a read goes past the end of the file, the rest of the buffer must stay unchanged. */
 static void reads_beyond_the_end(void **state)
 {
 	(void)state;
@@ -258,7 +258,7 @@ static void reads_beyond_the_end(void **state)
 	}
 }
 
-/* Writes from the same kinds of buffers must reach the file unchanged. */
+/* Writes from one segment or from several segments must reach the file unchanged. */
 static void writes(void **state)
 {
 	int fd = open(out_name, O_RDONLY);
@@ -324,7 +324,7 @@ static void too_many_requests(void **state)
 	}
 	while (inflight < 200 && ret == 1) {
 		req.stream = streams[inflight % 8];
-		seg.buf_off = inflight % 8 * seg.row_len; /* the streams run at the same time */
+		seg.buf_off = inflight % 8 * seg.row_len; /* each stream fills its own part */
 		ret = penstock_submit(queue, &req, 1, NULL);
 		inflight += ret == 1;
 	}
@@ -345,8 +345,8 @@ static void too_many_requests(void **state)
 	}
 }
 
-/* Submits a read with flag PENSTOCK_R_EARLY to a stream that waits for the gate, and waits until
- * the library has stored the result. */
+/* Submits a read with flag PENSTOCK_R_EARLY to a stream that waits for the word *gate in memory,
+ * and waits until the library has stored the result. */
 static void submit_early(struct penstock_req *req, int64_t *result, uint64_t *id)
 {
 	uint64_t until = test_now_ns() + 20000000000u;
@@ -367,8 +367,8 @@ static void submit_early(struct penstock_req *req, int64_t *result, uint64_t *id
 	assert_int_equal(*result, req->segs[0].row_len);
 }
 
-/* Lanes read the bytes before the stream reaches the request, so a later change of the file has no
- * effect. The buffer changes when the stream reaches the request. */
+/* The library's threads read the bytes before the stream reaches the request, so a later change of
+ * the file has no effect. The buffer changes only when the stream reaches the request. */
 static void early_reads_do_not_wait_for_the_stream(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 3u << 20};
@@ -412,8 +412,8 @@ static void early_reads_do_not_wait_for_the_stream(void **state)
 	unlink(name);
 }
 
-/* A cancelled early read completes although its stream does not reach it. Its result is an error,
- * because its bytes are not in the buffer. */
+/* A cancelled early read (flag PENSTOCK_R_EARLY) completes although its stream does not reach it.
+ * Its result is an error, because its bytes are not in the buffer. */
 static void early_reads_can_be_cancelled(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 1u << 20};
@@ -433,7 +433,8 @@ static void early_reads_can_be_cancelled(void **state)
 		submit_early(&req, &result, &id);
 		assert_int_equal(penstock_cancel(queue, id), 0);
 		n = penstock_wait(queue, &done, 1, 1, 20000000000);
-		/* A failed case must not leave a stream that waits. */
+		/* Lets the stream continue before the checks, so that a failed check leaves no
+		 * waiting stream. */
 		__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
 		assert_int_equal(n, 1);
 		assert_int_equal(done.result, -ECANCELED);

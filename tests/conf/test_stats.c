@@ -81,7 +81,8 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 
 static void use_library(const char *file)
 {
-	/* Each of these short requests fails after it has moved and counted some bytes. */
+	/* Values of a request's member `path`. Each path "fault" makes the transfer fail or end
+	 * early after some of its bytes have been moved and counted. */
 	static const char *const ways[] = {NULL,
 					   "bounce",
 					   "staged",
@@ -147,8 +148,8 @@ static void make_file(char *name, size_t len)
 	free(bytes);
 }
 
-/* Runs `work` in a child process, and waits until `work` has returned. The child then waits for
- * `go`. */
+/* Runs `work` in a child process, and waits until `work` has returned. The child then waits until
+ * the parent closes or writes its pipe `go`. */
 static struct child child_start(void (*work)(void *arg), void *arg)
 {
 	struct child child;

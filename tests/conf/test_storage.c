@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the core's promises to every storage with a storage that has no descriptor
- * (async_storage.h). It completes its transfers on its own threads and not in the order of
- * submission. Every byte must arrive on every path that can carry it, on both devices and in all
- * kinds of segments. This must hold for requests that the caller's thread carries and for
- * requests that a lane carries.
+ * Tests the library's core with a storage that has no descriptor (async_storage.h). This storage
+ * completes its transfers on its own threads and not in the order of submission. Every byte must
+ * arrive on every path that can carry it, on both devices and in all kinds of segments. This must
+ * hold for requests that the caller's thread carries and for requests that a worker thread of the
+ * device carries.
  */
 #include "remote_object.h"
 

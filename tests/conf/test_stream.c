@@ -296,8 +296,8 @@ static int count_sync(struct pst_io *io)
 	return real_ops->sync(io);
 }
 
-/* A durable write in stream order is synced even if its path moves no bytes, because a lane carries
- * the request and makes the sync. */
+/* A durable write in stream order is synced even if its path moves no bytes, because a thread of
+ * the library carries the request and makes the sync. */
 static void null_path_in_stream_order_syncs(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -339,8 +339,9 @@ static void null_path_in_stream_order_syncs(void **state)
 
 /* The driver accepts the first operations of a request, and then fails cuStreamWaitValue64. Submit
  * must refuse the request, the stream must not hang at the operations that it has, and the library
- * must free the request's stage. The test does this more often than there are stages. Afterwards,
- * valid requests must succeed, each only after the earlier work on its stream. */
+ * must free the request's stage (its pinned memory). The test does this more often than there are
+ * stages. Afterwards, valid requests must succeed, each only after the earlier work on its
+ * stream. */
 static void refused_requests_free_their_stages(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
@@ -357,7 +358,7 @@ static void refused_requests_free_their_stages(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		/* The checks below need a driver call that fails on demand. Only the stand-in
+		/* The checks below need a driver call that fails on demand. Only the simulated
 		 * driver has such calls. */
 		return;
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);

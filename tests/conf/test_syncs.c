@@ -294,7 +294,7 @@ static void small_durable_writes_are_synced(void **state)
 }
 
 /* Durable requests in stream order have no bytes, because their submitted length or their late
- * length is 0. The library still syncs earlier writes. */
+ * length (which the stream supplies) is 0. The library still syncs earlier writes. */
 static void empty_durable_request_in_stream_order(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -337,7 +337,8 @@ static void empty_durable_request_in_stream_order(void **state)
 	api->cuDevicePrimaryCtxRelease(0);
 }
 
-/* A durable request without a segment is refused, because no device's lane could do the sync. */
+/* A durable request without a segment is refused, because the sync runs on a thread of the
+ * segment's device. */
 static void durable_request_without_segments(void **state)
 {
 	struct penstock_req req = PENSTOCK_REQ_INIT;

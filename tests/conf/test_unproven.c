@@ -2,9 +2,9 @@
 /*
  * The canary (a test read) could not prove a direct path, because the file had no written bytes.
  * Then bytes are written while threads read the file. One of the threads runs the canary and so
- * replaces the route. The old route must remain valid for the other requests in flight. The
- * sanitizers detect most violations of this rule. The file is on TMPDIR, marked as being on the
- * allow-list.
+ * replaces the route (the prepared paths between file and device). The old route must remain valid
+ * for the other requests in flight. The sanitizers detect most violations of this rule. The file is
+ * on TMPDIR, marked as being on the library's allow-list for O_DIRECT.
  */
 #include "explain.h"
 #include "test.h"
@@ -20,7 +20,7 @@
 #define LEN (1u << 20)
 #define READERS 3
 #define ROUNDS 8
-#define PATIENCE_MS 10000 /* time limit in ms, longer than any pause between two canary reads */
+#define PATIENCE_MS 10000 /* time limit in ms, longer than any pause between two test reads */
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static struct penstock_device *host;
@@ -91,8 +91,8 @@ static uint64_t now_ms(void)
 	return test_now_ns() / 1000000;
 }
 
-/* Waits until the canary has proven path odirect. After failed attempts the library may wait up
- * to a second before the next canary read. */
+/* Waits until the canary (a test read) has proven path odirect. After failed attempts the library
+ * may wait up to a second before the next canary read. */
 static int await_proven(void)
 {
 	uint64_t until = now_ms() + PATIENCE_MS;
@@ -114,8 +114,8 @@ static void open_empty(int *fd)
 	assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 }
 
-/* Opens the file again and returns whether path odirect is proven: the canary has read the file's
- * bytes correctly over this path. */
+/* Opens the file again and returns whether path odirect is proven: the canary (a test read) has
+ * read the file's bytes correctly over this path. */
 static bool file_can_be_proven(void)
 {
 	bool proven;
@@ -127,8 +127,8 @@ static bool file_can_be_proven(void)
 	return proven;
 }
 
-/* Checks that path odirect becomes proven: within PATIENCE_MS, a request must run the canary, and
- * the canary must succeed. Closes the storage and `fd`. */
+/* Checks that path odirect becomes proven: within PATIENCE_MS, a request must run the canary (a
+ * test read), and the canary must succeed. Closes the storage and `fd`. */
 static void check_proven(int fd)
 {
 	int proven = await_proven();
@@ -164,8 +164,8 @@ static void canary_runs_while_others_read(void **state)
 	}
 }
 
-/* The texts in a report remain valid as long as the report, even if the route to which the texts
- * belong was replaced. */
+/* The texts in a report remain valid as long as the report, even if the library has replaced the
+ * route (the prepared paths) to which the texts belong. */
 static void report_texts_survive_a_new_route(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -201,10 +201,10 @@ static uint64_t canary_reads(void)
 	return atomic_load(&pst_stats_get()->canaries);
 }
 
-/* The file grows before every request, but no bytes are written to it, so the canary cannot
- * succeed. The library may run the first eight canary reads without a pause. After that, each
- * canary read that finds no written bytes must double the pause before the next canary read, from 1
- * ms to 1 s. When bytes are written at the end, path odirect must become proven. */
+/* The file grows before every request, but no bytes are written to it, so the canary (a test read)
+ * cannot succeed. The library may run the first eight canary reads without a pause. After that,
+ * each canary read that finds no written bytes must double the pause before the next canary read,
+ * from 1 ms to 1 s. When bytes are written at the end, path odirect must become proven. */
 static void canary_pauses_after_failures(void **state)
 {
 	unsigned char back[4096];
@@ -214,7 +214,7 @@ static void canary_pauses_after_failures(void **state)
 	(void)state;
 	before = canary_reads();
 	open_empty(&fd);
-	/* The open has run a canary read for each path that needs a canary. */
+	/* The open has run a canary (a test read) for each direct path. */
 	some = canary_reads() - before;
 	assert_true(some > 0);
 	before = canary_reads();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests what other threads of the library may do while a stream waits for a request. Some calls
- * of the CUDA driver wait until all streams are idle, and meanwhile block every copy. The
- * library must not make such a call while a stream waits for a request. Work that needs no such
- * call continues; work that needs one waits until no stream waits. In the stand-in driver of
- * this test, each creation of a stream is such a call.
+ * Tests what other threads of the library may do while a stream waits for a request. Some calls of
+ * the CUDA driver wait until all streams are idle, and meanwhile block every copy. The library must
+ * not make such a call while a stream waits for a request. Work that needs no such call continues;
+ * work that needs one waits until no stream waits. In the simulated driver of this test, each
+ * creation of a stream is such a call.
  */
 #include "streams.h"
 
@@ -14,8 +14,9 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* A lane copies out of device memory for the first time, for a request that a stream waits for.
- * The lane must not create anything whose creation waits for all streams. */
+/* A lane (a thread of the library) copies out of device memory for the first time, for a request
+ * that a stream waits for. The lane must not create anything whose creation waits for all
+ * streams. */
 static void first_device_read_of_a_lane(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -60,8 +61,8 @@ static void *read_short_and_long(void *arg)
 }
 
 /* Several threads read while a stream waits for a request that the test holds back. The library
- * must create nothing for these threads. Otherwise the driver could wait for that stream while it
- * holds the lock that the stream's own copy needs. */
+ * must create no CUDA object for these threads. Otherwise the driver could wait for that stream
+ * while it holds the lock that the stream's own copy needs. */
 static void reads_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 65536, .rows = 1};
@@ -160,7 +161,7 @@ static void stream_release(struct held_stream *h)
 static struct penstock_device *copy_target;
 static _Atomic bool stop;
 
-/* Writes device memory to storage with a one-call function, and then copies device memory to the
+/* Writes device memory to storage with penstock_write, and then copies device memory to the
  * host. */
 static void *write_and_copy_out(void *mem)
 {
@@ -224,9 +225,10 @@ static void *copy_on_gpu(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* While a stream waits, one thread closes an inline lane, which frees its ring and its mappings.
- * Another thread makes the first copy between two GPUs, which creates a stream. Both threads wait
- * for the waiting stream. The copies that this stream waits for must not wait for these threads. */
+/* While a stream waits, one thread closes a queue with an inline lane (a worker inside the
+ * caller's calls), which frees pinned memory and mappings. Another thread makes the first copy
+ * between two GPUs, which creates a stream. Both threads wait for the waiting stream. The copies
+ * that this stream waits for must not wait for these threads. */
 static void lane_close_and_peer_copy_wait_for_stream(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -244,7 +246,7 @@ static void lane_close_and_peer_copy_wait_for_stream(void **state)
 	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
 	seg.buf = mem;
 	req = request(&seg, NULL);
-	/* reads by path mapped, so that the lane keeps the mapping registered */
+	/* reads by path mapped, so that the worker keeps the mapping registered */
 	req.path = "mapped";
 	if (penstock_submit(q, &req, 1, NULL) == 1)
 		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
@@ -267,9 +269,9 @@ static void *read_one_byte(void *mem)
 	return (void *)(intptr_t)penstock_read(st, gpu, mem, 1, 0);
 }
 
-/* The driver copies a single byte through a compute queue, which the held stream may hold up. So a
- * read of one byte may have to wait until the stream continues, and then succeeds. Longer reads do
- * not wait. A read of one byte in stream order succeeds, too. */
+/* The driver copies a single byte through a compute queue, which the waiting stream may block. So
+ * a read of one byte may have to wait until the stream continues, and then succeeds. Longer reads
+ * do not wait. A read of one byte in stream order succeeds, too. */
 static void one_byte_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
@@ -408,7 +410,8 @@ static void file_end_leaves_no_single_byte(void **state)
 
 #define LONG_READ (1u << 20)
 
-/* Keeps streams waiting for requests in flight, until the test stops it. */
+/* Submits reads to a stream in a loop, so that the stream always waits for requests, until `stop`
+ * is true. */
 static void *keep_streams_waiting(void *mem)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LONG_READ};
@@ -482,7 +485,7 @@ int main(void)
 	};
 
 	test_use_standin();
-	/* In the stand-in driver, each creation of a stream waits for all streams. */
+	/* In the simulated driver, each creation of a stream waits for all streams. */
 	setenv("PENSTOCK_STANDIN_STREAM_POOL", "1", 0);
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

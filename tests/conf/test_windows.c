@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the limit of the windows that path mapped keeps registered. When a lane has no window left,
- * its reads must use path bounce at once: a chunk that first fails on path mapped is then copied by
- * one lane only. Storages that are not immutable never use a window again, so they must leave some
- * windows to immutable ones. A kept window must serve reads even if no other window is left. The
- * device has one lane, so that all windows belong to this lane.
+ * Tests the limit of windows, which are ranges of files that a lane (a worker thread) maps and
+ * registers with the driver for path mapped. When a lane may register no further window, its reads
+ * must use path bounce at once: a chunk that first fails on path mapped is then copied by one lane
+ * only. Storages that are not immutable never use a window again, so they must leave some windows
+ * to immutable ones. A kept window must serve reads even if the lane may register no further one.
+ * The device has one lane, so that all windows belong to this lane.
  */
 #include "test.h"
 
@@ -16,7 +17,7 @@
 #include "penstock.h"
 #include "request.h"
 
-/* Path mapped is quick from 8 MiB on, so this read has two chunks that prefer it. */
+/* The library prefers path mapped for chunks of at least 8 MiB. This read has two such chunks. */
 #define LEN (16u << 20)
 #define PIECE 4096u
 /* Segments of one request. Together they are longer than any read that the caller's thread carries
@@ -30,7 +31,7 @@ static struct penstock_storage *first, *second, *third;
 static unsigned char *bytes, *back;
 static void *mem;
 static char name[256];
-/* Number of registrations that are not windows: those of the lanes' rings (pinned memory). */
+/* Number of driver registrations that are not windows: those of the threads' staging memory. */
 static unsigned long registered_otherwise;
 
 static int setup(void **state)
@@ -74,7 +75,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Waits until the library has unregistered all windows. All storages are closed. */
+/* Waits until the library has unregistered all windows. The caller has closed all storages. */
 static void await_unregistered(void)
 {
 	uint64_t until = test_now_ns() + 10 * 1000000000ull;
@@ -114,7 +115,8 @@ static struct penstock_storage *open_file(unsigned flags)
 	return st;
 }
 
-/* Registers windows of one page each, until the library refuses one. Returns their number. */
+/* Registers windows (mapped file ranges) of one page each, until the library refuses one. Returns
+ * their number. */
 static unsigned long use_up_windows(struct penstock_storage *st)
 {
 	static struct penstock_seg segs[PIECES];
@@ -124,7 +126,8 @@ static unsigned long use_up_windows(struct penstock_storage *st)
 
 	req.path = "mapped";
 	for (unsigned round = 0; round <= WINDOWS_MAX / PIECES; round++) {
-		/* The second round begins at other pages, so that it finds no kept window. */
+		/* The second round begins at other pages, so that no window kept from the first
+		 * round covers them. */
 		for (unsigned i = 0; i < PIECES; i++)
 			segs[i] = (struct penstock_seg){.buf = (char *)mem + i * PIECE,
 							.dev = gpu,
@@ -140,9 +143,9 @@ static unsigned long use_up_windows(struct penstock_storage *st)
 	return 0;
 }
 
-/* Reads the file and compares the bytes. `path` names the path, or is NULL for any path. Fails if a
- * chunk failed on a path. Returns the number of windows that the library registered for the
- * read. */
+/* Reads the file and compares the bytes. `path` names the path, or is NULL for any path. Fails if
+ * a chunk failed on a path. Returns the number of windows (mapped ranges) that the library
+ * registered for the read. */
 static unsigned long read_by(struct penstock_storage *st, const char *path)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -181,7 +184,8 @@ static void no_chunk_fails_when_windows_are_used_up(void **state)
 	assert_int_equal(read_by(first, "bounce"), 0);
 	second = open_file(0);
 	assert_int_equal(read_by(second, "bounce"), 0);
-	/* The windows of a closed storage are free again. */
+	/* When a storage closes, its windows (registered ranges) become available to other
+	 * storages. */
 	penstock_close(first);
 	first = NULL;
 	await_unregistered();

@@ -124,7 +124,7 @@ static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, 
 	return out->n != -EOPNOTSUPP || !path;
 }
 
-/* Checks that path fault lies as intended: the transfer reports full success although some bytes
+/* Checks that path fault injects its fault: the transfer reports full success although some bytes
  * are wrong. */
 static void check_lie(struct penstock_device *dev, enum penstock_op op, const char *path,
 		      const char *args)
@@ -173,8 +173,8 @@ static bool is_listed(void)
 }
 
 /* The success of a direct write proves nothing, because the drive itself reads the bytes from
- * memory. The library reads the first chunk of a route back after writing it, and so detects a
- * lost write. */
+ * memory. So the library reads back the first chunk that it writes from a device to a storage, and
+ * detects a lost write. */
 static void first_direct_write_is_read_back(void **state)
 {
 	struct outcome o;

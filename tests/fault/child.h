@@ -15,7 +15,7 @@ struct child_result {
 	int ret; /* what the scenario returned while the failure was injected */
 	/* Resources that are in use at the end of the scenario. blocks: number of heap blocks.
 	 * mapped: bytes of mappings. fds: number of descriptors. live: number of objects of the
-	 * stand-in driver. */
+	 * stand-in (simulated) CUDA driver. */
 	long blocks, mapped, fds, live;
 	char text[400]; /* why the case fails; empty if it passes */
 };
@@ -32,11 +32,11 @@ void *child_shared_memory(size_t len);
 /* Runs child(arg) in a new process with a time limit, and waits for the process. Sets those
  * members of `out` that the child could not set, for example if a signal killed it. */
 void child_run(void (*child)(void *arg), void *arg, struct child_result *out);
-/* Checks that a child left no more resources in use than `clean`, the result of a child without
- * an injected failure. If `lax` is true, the child may leave objects of the stand-in driver. */
+/* Checks that a child left no more resources in use than `clean`, the result of a child without an
+ * injected failure. If `lax` is true, the child may leave objects of the simulated driver. */
 void child_check_leaks(struct child_result *out, const struct child_result *clean, bool lax);
 
-/* Returns a function of the stand-in driver; NULL if the driver is not loaded. */
+/* Returns a function of the simulated driver; NULL if the driver is not loaded. */
 void *child_standin_symbol(const char *function);
 
 /* Opens a device with little pinned memory. Sets *ret to 0 or to a negative errno. */

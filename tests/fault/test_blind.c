@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests residency probes. The library uses them for files for which the kernel does not report
- * whether their bytes are cached. A lane reads one chunk through the page cache. The time that
- * this read takes decides the path of the following chunks. The file on TMPDIR is marked as
- * being on an overlay, or as another user's file on a file system with large folios. A delayed
- * system call simulates a slow drive. Every byte must arrive, whatever the probe finds.
+ * whether their bytes are cached. For such a probe, a thread of the library reads one chunk through
+ * the page cache. The time that this read takes decides the path of the following chunks. The file
+ * on TMPDIR is marked as being on an overlay, or as another user's file on a file system with large
+ * folios. A delayed system call simulates a slow drive. Every byte must arrive, whatever the probe
+ * finds.
  */
 #include "fixture.h"
 #include "request.h"
@@ -15,9 +16,9 @@
 #include "storage/file_state.h"
 
 #define LEN (16u << 20)
-/* maximum length of a chunk: one slot, the unit of the library's pinned memory */
+/* maximum length of a chunk in bytes: a slot, which is a piece of the pinned memory */
 #define CHUNK_MAX (1u << 20)
-#define MAPPED_MIN (8u << 20) /* minimum length of a request that path mapped carries by itself */
+#define MAPPED_MIN (8u << 20) /* minimum length of a request for which path mapped is chosen */
 
 static struct penstock_device *dev, *host;
 static struct penstock_storage *st;
@@ -121,9 +122,9 @@ static void slow_probe_for_gpu_memory(void **state)
 	slow_probe("cuda:0");
 }
 
-/* If residency probes (timed reads through the page cache) are quick, the library takes the file as
- * cached, and all chunks come through the page cache. On a busy machine no chunk may be quick
- * enough. */
+/* If residency probes (timed reads through the page cache) are quick, the library assumes that the
+ * file is cached, and all chunks come through the page cache. On a busy machine it is possible that
+ * no chunk is quick enough. */
 static void quick_probe_reads_through_cache(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -142,7 +143,8 @@ static void quick_probe_reads_through_cache(void **state)
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
 }
 
-/* A file that was taken as cached becomes slow: its remaining chunks come from the drive. */
+/* The library has assumed that the file is cached. If reads then become slow, the remaining chunks
+ * must come from the drive. */
 static void cached_reads_end_at_a_slow_chunk(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -153,7 +155,8 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = read_all_and_count_cached(&report);
-	/* before the slow chunk is noticed, each lane may have two chunks of CHUNK_MAX in flight */
+	/* before the library detects the slow chunk, each of its threads may have two chunks of
+	 * CHUNK_MAX bytes in flight */
 	assert_in_range(sum, 1, LEN / 2);
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
@@ -168,8 +171,8 @@ static void failed_probe_finds_nothing(void **state)
 	open_blind_file("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&st->residency_probe,
-			     /* the library takes the file as cached, so it tries the page cache
-			      * first */
+			     /* the library assumes that the file is cached, so it tries the page
+			      * cache first */
 			     PST_PROBE_WARM);
 		calls_arm(CALLS_FILL, 1, EIO);
 		read_all_and_count_cached(&report);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests direct reads that report success although no byte, or not every byte, was delivered.
- * Before a path is used, a test read (the canary) checks it on each drive, on written extents
- * only. A path that the canary has not proven is refused. The file is on TMPDIR, marked as being
- * on the allow-list. A wrapped system call simulates a drive that reports success and delivers
- * nothing.
+ * Before a path is used, a test read (the canary) checks it on each drive, on written extents only.
+ * A path that the canary has not proven is refused. The file is on TMPDIR, marked as being on the
+ * library's allow-list for O_DIRECT. A wrapped system call simulates a drive that reports success
+ * and delivers nothing.
  */
 #include "explain.h"
 #include "fixture.h"
@@ -15,7 +15,7 @@
 #include "memory.h"
 
 #define LEN (1u << 20)
-#define CANARY_LEN (64u << 10) /* length of one canary read in bytes: 8192 words */
+#define CANARY_LEN (64u << 10) /* length in bytes of one canary (test read): 8192 words */
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
@@ -47,8 +47,9 @@ static int close_all(void **state)
 	return 0;
 }
 
-/* Opens the file as if it were on a block stack of the allow-list. This block stack has `drives`
- * drives, striped in units of `stripe` bytes. */
+/* Opens the file as if its block stack (the layers between file and drives) were on the library's
+ * allow-list for O_DIRECT. This block stack has `drives` drives, striped in units of `stripe`
+ * bytes. */
 static void open_listed(unsigned drives, uint64_t stripe)
 {
 	penstock_close(st);
@@ -84,7 +85,7 @@ static int64_t transfer(enum penstock_class require, struct penstock_report *rep
 	return penstock_transfer(&req, report);
 }
 
-/* Returns the entry of path odirect, the direct path for host memory. */
+/* Returns penstock_explain's entry for path odirect, the direct path for host memory. */
 static struct penstock_explain_path explain_odirect(void)
 {
 	return test_explain_path(st, host, CANARY_LEN, "odirect");
@@ -168,8 +169,8 @@ static void no_byte_arrives(void **state)
 		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		/* The second read is the canary read. The first is the reference read, which goes
-		 * through host memory. */
+		/* The library makes two reads. The first is the reference read, which goes through
+		 * host memory. The second is the canary (a test read on the direct path). */
 		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
@@ -178,8 +179,8 @@ static void no_byte_arrives(void **state)
 	}
 }
 
-/* All words but the last one arrive. The library compares every word, so the canary finds the
- * error. */
+/* All words but the last one arrive. The library compares every word, so the canary (a test read)
+ * detects the error. */
 static void last_word_does_not_arrive(void **state)
 {
 	(void)state;
@@ -190,7 +191,8 @@ static void last_word_does_not_arrive(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* If the reference read (through host memory) delivers nothing, the canary's comparison fails, too.
+/* If the reference read (through host memory) delivers nothing, the comparison with the canary
+ * (the test read) fails, too.
  */
 static void reference_read_lies(void **state)
 {
@@ -203,7 +205,7 @@ static void reference_read_lies(void **state)
 }
 
 /* One drive of a stripe does not deliver its bytes, as if its PCIe bridge blocked them. So the
- * canary must test each drive. */
+ * canary (a test read) must test each drive. */
 static void each_drive_is_tested(void **state)
 {
 	enum { DRIVES = 3 };
@@ -225,8 +227,8 @@ static void each_drive_is_tested(void **state)
 	expect_refused(PENSTOCK_WHY_UNPROVEN, "16 of 17 drives");
 }
 
-/* The kernel returns zeros for holes and reserved blocks without asking the drive, so reads of them
- * prove nothing. */
+/* The kernel returns zeros for holes and reserved blocks without a read from the drive, so reads
+ * of them prove nothing about the path. */
 static void only_written_extents_prove(void **state)
 {
 	const char *kinds[] = {"a hole", "reserved", "too short", "empty"};
@@ -266,8 +268,8 @@ static void only_written_extents_prove(void **state)
 	expect_usable();
 }
 
-/* The storage is created empty, and its bytes are written later. The canary must use these bytes to
- * prove the direct path. */
+/* The storage is created empty, and its bytes are written later. The canary (a test read) must use
+ * these bytes to prove the direct path. */
 static void file_written_after_open(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -308,8 +310,8 @@ static void write_bytes(uint64_t len)
 	free(bytes);
 }
 
-/* Opens a file without written bytes, and makes its route. The canary cannot prove the direct path
- * of this route, because the file has no bytes to read. */
+/* Opens a file without written bytes, and makes its route (the set of paths to the device). The
+ * canary cannot prove the direct path of this route, because the file has no bytes to read. */
 static void open_unproven_route(void)
 {
 	make_file_and_device("threads");
@@ -319,9 +321,9 @@ static void open_unproven_route(void)
 	make_route(0, 0);
 }
 
-/* The file has no written bytes when its route is made. The first request after bytes were
- * written runs the canary, even if the blocks of these bytes had been reserved before. Later
- * requests do not repeat the canary read. */
+/* The file has no written bytes when its route (the set of paths to the device) is made. The first
+ * request after bytes were written runs the canary, even if the blocks of these bytes had been
+ * reserved before. Later requests do not repeat the canary read. */
 static void canary_runs_once_bytes_are_written(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -355,7 +357,8 @@ static void canary_runs_once_bytes_are_written(void **state)
 	}
 }
 
-/* A canary that runs after the route was made also detects a read that delivers nothing. */
+/* A canary (test read) that runs only after the first request also detects a read that delivers
+ * nothing. */
 static void later_canary_read_lies(void **state)
 {
 	(void)state;
@@ -368,7 +371,7 @@ static void later_canary_read_lies(void **state)
 	assert_true(bytes_right());
 }
 
-/* The canary read is not repeated while the file stays unchanged. */
+/* The library does not repeat the canary (a test read) while the file stays unchanged. */
 static void unchanged_file_is_not_tried_again(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -397,8 +400,8 @@ static void unchanged_file_is_not_tried_again(void **state)
 	}
 }
 
-/* If there is no memory for the new route, the request uses the old route, and the next request
- * runs the canary. */
+/* A canary that succeeds needs a new route (the set of paths between file and device). If there is
+ * no memory for it, the request uses the old route, and the next request runs the canary. */
 static void no_memory_for_a_new_route(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -422,8 +425,8 @@ static void no_memory_for_a_new_route(void **state)
 	expect_usable();
 }
 
-/* While a stream waits for a request of the library, no canary read runs, because it would allocate
- * and copy. */
+/* While a stream waits for a request of the library, the library runs no canary (test read),
+ * because that would allocate and copy. */
 static void no_canary_while_a_stream_waits(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
@@ -442,8 +445,8 @@ static void no_canary_while_a_stream_waits(void **state)
 	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), CANARY_LEN);
 }
 
-/* Opens the file for writing, as if it were on this many drives, with stripe units of the length of
- * one canary read. */
+/* Opens the file for writing, as if it were on this many drives, with stripe units of the length
+ * CANARY_LEN. */
 static void open_for_writing(unsigned drives)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -459,9 +462,9 @@ static void open_for_writing(unsigned drives)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
 }
 
-/* Writes `count` pieces of the length of a canary read through the direct path, starting with the
- * piece with index `from`. Sets *reads to the number of reads by which the library read the pieces
- * back. If `lie` is true, the first of these reads delivers nothing. */
+/* Writes `count` pieces of CANARY_LEN bytes through the direct path, starting with the piece with
+ * index `from`. Sets *reads to the number of reads by which the library read the pieces back. If
+ * `lie` is true, the first of these reads delivers nothing. */
 static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host};
@@ -479,7 +482,8 @@ static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *r
 	return n;
 }
 
-/* The first direct write of a route is read back. Later writes are not. */
+/* The library reads back the first direct write from a device to a file, to prove that its bytes
+ * arrived. It does not read back later writes. */
 static void first_write_is_read_back(void **state)
 {
 	unsigned reads;
@@ -492,8 +496,8 @@ static void first_write_is_read_back(void **state)
 	}
 }
 
-/* Each drive of a stripe needs its own proof. So the library reads the first write on each drive
- * back. */
+/* Each drive of a stripe may fail on its own. So the library reads back the first write on each
+ * drive. */
 static void first_write_on_each_drive_is_read_back(void **state)
 {
 	unsigned reads;
@@ -513,8 +517,8 @@ static void first_write_on_each_drive_is_read_back(void **state)
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 }
 
-/* After a write that was found not to have arrived, the library reads every later write of the
- * route back. */
+/* After a direct write whose bytes did not arrive, the library reads back every later write on
+ * this path. */
 static void writes_after_a_failed_proof_are_read_back(void **state)
 {
 	unsigned reads;

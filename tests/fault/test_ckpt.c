@@ -185,7 +185,7 @@ static void check_folder(void)
 		child_fail(&out->end, "%s", penstock_errmsg());
 }
 
-/* Starts the device and makes the older checkpoint. */
+/* Opens the device and makes the older checkpoint. */
 static int begin(void)
 {
 	clear_root();

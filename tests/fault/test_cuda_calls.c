@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In the stand-in driver, the n-th call of each CUDA driver function fails. In a second group of
- * tests, operations of a stream fail when they execute, which breaks the context permanently.
- * Each failure runs in a process of its own. The scenario must end with an errno, a reason and a
- * sentence, or succeed with every byte right. When the scenario is repeated without a failure,
- * it must succeed; if the context is broken, it is repeated on the host. Nothing may be left
- * allocated.
+ * In the stand-in driver (a simulated CUDA driver), the n-th call of each CUDA driver function
+ * fails. In a second group of tests, operations of a stream fail when they execute, which breaks
+ * the context permanently. Each failure runs in a process of its own. The scenario must end with an
+ * errno, a reason and a sentence, or succeed with every byte right. When the scenario is repeated
+ * without a failure, it must succeed; if the context is broken, it is repeated on the host. Nothing
+ * may be left allocated.
  */
 #include "child.h"
 #include "request.h"
@@ -68,7 +68,7 @@ static unsigned long standin_calls(const char *symbol)
 	return count ? count(symbol) : 0;
 }
 
-/* Compares device memory with the expected bytes. Reads it with a function of the stand-in driver
+/* Compares device memory with the expected bytes. Reads it with a function of the simulated driver
  * in which no failure is injected. */
 static void compare_device_bytes(const void *mem, uint64_t len)
 {
@@ -231,7 +231,8 @@ static int read_stream(void)
 	return ret;
 }
 
-/* Copies bytes to the device, and compares their checksum there. */
+/* Copies bytes to the device, lets it compute their checksum, and compares this with the right
+ * one. */
 static int sum_device(void)
 {
 	struct penstock_sum_args sum = {.size = sizeof(sum), .len = LEN};
@@ -255,7 +256,7 @@ static int sum_device(void)
 		ret = penstock_sum(&sum, 1);
 	if (!ret && sum.crc32c != pst_crc32c_finish(pst_crc32c_raw(0, bytes, LEN), LEN))
 		scenario_fail("the checksum is %08x", sum.crc32c);
-	/* If the driver refuses to free the memory, it stays allocated. */
+	/* If the driver refuses to free the memory, it stays allocated. So the test tries again. */
 	if (dev && penstock_free(dev, mem))
 		penstock_free(dev, mem);
 	penstock_device_close(dev);
@@ -267,7 +268,8 @@ static int sum_device(void)
 
 static bool reason_fits(enum penstock_why why, const char *spec)
 {
-	/* If the driver cannot tell what an address is, it counts as no address of the device. */
+	/* If the driver fails to report the attributes of an address, the library treats the
+	 * address as not belonging to the device. */
 	if (why == PENSTOCK_WHY_BAD_ARGUMENT)
 		return spec && !strncmp(spec, "cuPointerGetAttributes", 22);
 	return why == PENSTOCK_WHY_DEVICE_ERROR || why == PENSTOCK_WHY_NO_MEMORY ||
@@ -421,8 +423,8 @@ static void failed_stream_store_completes_request(void **state)
 	unsetenv("PENSTOCK_STANDIN_DELAY_US");
 }
 
-/* If the mapping of a file cannot be registered with the driver, the file is read through the ring
- * (a lane's pinned memory) instead, and the report says so. */
+/* If the mapping of a file cannot be registered with the driver, the library reads the file
+ * through a thread's pinned memory (its ring) instead. The report names the reason. */
 static void failed_registration_uses_the_ring(void **state)
 {
 	(void)state;

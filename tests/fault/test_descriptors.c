@@ -112,7 +112,8 @@ static void storage_outlives_the_callers_descriptor(void **state)
 		assert_int_equal(dup2(other, fd), fd);
 		read_right(st);
 		penstock_close(st);
-		/* The descriptor's number belongs to another file of the caller. */
+		/* The descriptor's number belongs to another file of the caller, so penstock_close
+		 * must not close it. */
 		assert_true(fcntl(fd, F_GETFD) >= 0);
 		close(fd);
 		close(other);

@@ -20,7 +20,7 @@
 
 #define LEN (4u << 20)
 #define PIECE (64u << 10)
-#define HUNG_NS 30000000u     /* time in ns after which the library considers a lane as hanging */
+#define HUNG_NS 30000000u     /* time in ns after which the library considers a thread as hanging */
 #define WAIT_NS 20000000000LL /* timeout in ns; only a hang lasts that long */
 #define SOON_NS 20000000u     /* time in ns until a deadline in the near future */
 #define CALLS_ALL UINT32_MAX  /* argument of calls_release that releases every call */
@@ -62,7 +62,7 @@ static int open_device(unsigned lanes)
 	return penstock_prepare(st, host, PENSTOCK_READ);
 }
 
-/* With one lane, every request goes to the lane that hangs. */
+/* With one lane (worker thread), every request goes to the lane that hangs. */
 static int one_lane(void **state)
 {
 	(void)state;
@@ -117,8 +117,8 @@ static void await_completion(unsigned i)
 		fail_msg("request %u has ended %u times", i, completions[i]);
 }
 
-/* Makes request `i`, a read through the page cache. The lane's own thread makes the system call
- * for it. */
+/* Makes request `i`, a read through the page cache. The device's worker thread (lane) makes the
+ * system call for it. */
 static struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t len)
 {
 	struct penstock_req req;
@@ -144,8 +144,8 @@ static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint
 	return id;
 }
 
-/* Makes the lane hang: it blocks in the system call of request 0 until requests 1 to `count` are on
- * its lists, and then blocks in the system call of request 1. */
+/* Makes the lane (the worker thread) hang: it blocks in the system call of request 0 until
+ * requests 1 to `count` are on its lists, and then blocks in the system call of request 1. */
 static void hang_lane(unsigned count, uint64_t *ids, uint64_t deadline_ns)
 {
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
@@ -170,8 +170,8 @@ static void assert_completion(unsigned i, int64_t result, enum penstock_why why)
 		assert_true(strlen(reports[i].text) > 10);
 }
 
-/* Releases the lane. Then only request 1 completes, because all other requests completed before.
- * The lane must not write to the memory of the other requests. */
+/* Releases the lane (the hanging worker thread). Then only request 1 completes, because all other
+ * requests completed before. The lane must not write to the memory of the other requests. */
 static void release_lane_and_check(int64_t result, unsigned count)
 {
 	memset(mem + 2 * PIECE, 0x22, LEN - 2 * PIECE);
@@ -180,8 +180,8 @@ static void release_lane_and_check(int64_t result, unsigned count)
 	calls_release(CALLS_ALL);
 	assert_completion(1, result, PENSTOCK_WHY_NONE);
 	submit(q, REQUESTS - 1, PIECE,
-	       /* waits until this last request has completed; by then the lane has handled all
-		* requests on its lists */
+	       /* waits until this last request has completed; by then the worker thread has
+	        * handled all requests on its lists */
 	       0);
 	assert_completion(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
 	assert_int_equal(penstock_wait(q, NULL, 1, 0, WAIT_NS), 0);
@@ -192,8 +192,8 @@ static void release_lane_and_check(int64_t result, unsigned count)
 			fail_msg("byte %u came after the end", i);
 }
 
-/* Cancelling a request that the lane has started does not complete it. Cancelling the requests
- * after it completes them. */
+/* Cancelling a request that the worker thread (lane) has started does not complete it. Cancelling
+ * a request that has not started completes it. */
 static void cancel_while_lane_hangs(void **state)
 {
 	uint64_t ids[6];
@@ -229,11 +229,12 @@ static void deadline_while_lane_hangs(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, wait_long, NULL), 0);
 	while (!atomic_load(&q->asleep))
 		sched_yield();
-	/* The other thread already sleeps, and does not know the deadline of this request. */
+	/* The other thread already sleeps, and has not taken the deadline of this request into
+	 * account. */
 	submit(q, 6, PIECE, test_now_ns() + SOON_NS);
 	pthread_join(thread, NULL);
 	assert_int_equal(completions[6], 1);
-	/* The lane that hangs has not even taken this request from its inbox. */
+	/* The hanging worker thread has not even taken this request from its inbox. */
 	submit(q, 5, PIECE, test_now_ns() + SOON_NS);
 	until = test_now_ns() + WAIT_NS;
 	while (!penstock_poll(q, NULL, 0) && test_now_ns() < until)
@@ -242,8 +243,8 @@ static void deadline_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 6);
 }
 
-/* Other users of the storage and the device are not blocked: one-call functions work, and reach
- * their deadline. */
+/* Other users of the storage and the device are not blocked: one-call functions work, and time out
+ * at their deadline. */
 static void one_call_while_lane_hangs(void **state)
 {
 	struct penstock_seg seg;
@@ -264,7 +265,7 @@ static void one_call_while_lane_hangs(void **state)
 }
 
 /* None of the queue's requests has started. It must be possible to close the queue while the
- * hanging lane still has these requests on a list. */
+ * hanging worker thread still has these requests on a list. */
 static void queue_closes_while_lane_hangs(void **state)
 {
 	struct penstock_queue *more;
@@ -284,9 +285,9 @@ static void queue_closes_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 1);
 }
 
-/* Makes one of two lanes hang in request 1 for so long that the library considers it as hanging:
- * a submit finds that the lane has made no progress since an earlier submit. Returns the hanging
- * lane. */
+/* Makes one of two lanes (worker threads) hang in request 1 for so long that the library considers
+ * it as hanging: a submit finds that the lane has made no progress since an earlier submit. Returns
+ * the hanging lane. */
 static struct pst_lane *hang_one_of_two(void)
 {
 	struct pst_lane *lane;
@@ -299,7 +300,7 @@ static struct pst_lane *hang_one_of_two(void)
 	assert_true(calls_await_hits(1));
 	calls_disarm();
 	lane = q->requests[(uint32_t)id].home_lane;
-	/* The library may have given this request to the hanging lane, so the test cancels it. */
+	/* The library may have given this request to the hanging thread, so the test cancels it. */
 	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
 	await_completion(PROBE_REQUEST);
 	until = test_now_ns() + HUNG_NS;
@@ -308,8 +309,8 @@ static struct pst_lane *hang_one_of_two(void)
 	return lane;
 }
 
-/* Waits until a lane is idle. On a busy machine the library might otherwise prefer the hanging
- * lane to this one. */
+/* Waits until a worker thread (lane) is idle. On a busy machine the library might otherwise give
+ * requests to the hanging thread instead. */
 static void await_idle(const struct pst_lane *lane)
 {
 	uint64_t until = test_now_ns() + WAIT_NS;
@@ -324,8 +325,8 @@ static struct pst_lane *other_lane(const struct pst_lane *lane)
 	return &lane->pump->lanes[!lane->index];
 }
 
-/* New requests go to the lane that does not hang, although the hanging lane could accept more
- * requests. The hanging lane gets requests again after it has continued. */
+/* New requests go to the lane (worker thread) that does not hang, although the hanging lane could
+ * accept more requests. The hanging lane gets requests again after it has continued. */
 static void requests_avoid_the_hanging_lane(void **state)
 {
 	struct pst_lane *lane;
@@ -350,11 +351,13 @@ static void requests_avoid_the_hanging_lane(void **state)
 		req = &q->requests[(uint32_t)submit(q, 0, PIECE, 0)];
 		await_completion(0);
 	} while (req->home_lane->index && test_now_ns() < until);
-	/* A slow machine may need several requests until one goes to this lane. */
+	/* A slow machine may need several requests until the library gives one to this worker
+	 * thread. */
 	assert_int_equal(req->home_lane->index, 0);
 }
 
-/* If the device has no other lane, a request waits for the hanging lane and can be cancelled. */
+/* If the device has no other worker thread (lane), a request waits for the hanging one and can be
+ * cancelled. */
 static void request_waits_for_the_only_lane(void **state)
 {
 	uint64_t id;
@@ -368,8 +371,8 @@ static void request_waits_for_the_only_lane(void **state)
 	release_lane_and_check(PIECE, 2);
 }
 
-/* Two lanes carry parts of a request. The first lane hangs after the second lane has moved all
- * remaining bytes. A cancel that comes later must not change the request's result. */
+/* Two lanes (worker threads) carry parts of a request. The first lane hangs after the second lane
+ * has moved all remaining bytes. A cancel that comes later must not change the request's result. */
 static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;
@@ -421,8 +424,9 @@ static void cancel_of_a_sync(void **state)
 }
 
 /* A cancelled request completes at once, but its queue entry stays occupied while the hanging lane
- * has the request on its list. At most 8 requests may be in flight, and the queue has twice as many
- * entries. When all 16 are occupied, submit fails. They become free when the lane continues. */
+ * (worker thread) has the request on its list. At most 8 requests may be in flight, and the queue
+ * has twice as many entries. When all 16 are occupied, submit fails. They become free when the lane
+ * continues. */
 static void entries_return_with_the_lane(void **state)
 {
 	struct penstock_seg seg;
@@ -432,7 +436,8 @@ static void entries_return_with_the_lane(void **state)
 	(void)state;
 	begin_case(8);
 	hang_lane(1, ids, 0);
-	/* One entry belongs to the hanging request. Another entry was used by request 0. */
+	/* Of the queue's 16 entries, one belongs to the hanging request. Request 0 used another
+	 * one. */
 	for (unsigned i = 2; i <= 15; i++) {
 		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
 		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
@@ -449,8 +454,8 @@ static void entries_return_with_the_lane(void **state)
 static _Atomic bool stop;
 
 /* Releases blocked calls at random times. Up to three of the latest calls stay blocked until a
- * later release, so that the test also cancels requests of a hanging lane. When `stop` is set,
- * releases all calls and ends. */
+ * later release, so that the test also cancels requests of a hanging worker thread. When `stop` is
+ * set, releases all calls and ends. */
 static void *release_at_random(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
@@ -481,7 +486,7 @@ static void check_request(unsigned i, uint64_t len, const unsigned char *bytes)
 }
 
 /* Runs one round of random requests, cancels and deadlines. Returns how many requests completed
- * while the lane still hung. */
+ * while the worker thread still hung. */
 static unsigned random_round(uint64_t *seed, bool closes, const unsigned char *bytes)
 {
 	uint64_t lens[ROUND_REQUESTS], ids[ROUND_REQUESTS];

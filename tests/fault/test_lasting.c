@@ -12,7 +12,7 @@
 
 #define LEN (2u << 20)
 #define SMALL (64u << 10)
-#define ENTERS_MAX 200 /* maximum number of failed attempts after which two lanes give up */
+#define ENTERS_MAX 200 /* maximum number of failed attempts after which two threads give up */
 #define CALLS_MAX 1200 /* maximum number of attempts after which four chunks fail */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -128,8 +128,8 @@ static void failing_enter_falls_back_to_plain_calls(void **state)
 	}
 }
 
-/* Reads through a ring that the library registers with io_uring. If the registration is refused,
- * the report must say why. */
+/* Reads through a ring (staging memory) that the library registers with io_uring. If the
+ * registration is refused, the report must say why. */
 static void read_through_registered_ring(int refusal)
 {
 	struct scene s = {.len = LEN};

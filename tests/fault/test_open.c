@@ -395,7 +395,7 @@ static struct penstock_storage *open_replacing(uint64_t length, bool named)
 	opts.flags = PENSTOCK_O_REPLACE;
 	opts.length = length;
 	if (named)
-		/* The first call opens the directory. */
+		/* Makes the second open call fail, because the first one opens the directory. */
 		calls_arm(CALLS_OPEN, 2, EOPNOTSUPP);
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	if (named)
@@ -458,8 +458,9 @@ static void failed_commit_can_be_repeated(void **state)
 			check_error(ret, EIO, kinds[k], nth);
 			ret = penstock_commit(st, 1);
 			if (kinds[k] == CALLS_FSYNC && nth == 1) {
-				/* After a failed fsync of the data, the kernel forgets the pages
-				 * that it could not write. */
+				/* After a failed fsync of the data, the kernel drops the pages
+				 * that it could not write. So the repeated commit must fail,
+				 * too. */
 				check_error(ret, EIO, kinds[k], nth);
 				penstock_close(st);
 				check_file(1, (int)kinds[k], nth);
@@ -493,7 +494,7 @@ static void renamed_directory_keeps_no_file(void **state)
 			assert_int_equal(penstock_open(name, &opts, &st), 0);
 		assert_int_equal(penstock_write(st, host, bytes, 4096, 0), 4096);
 		assert_int_equal(rename(dir, moved), 0);
-		if (turn / 2 == 1) /* Another directory gets the name. */
+		if (turn / 2 == 1) /* creates another directory with the old name */
 			assert_int_equal(mkdir(dir, 0700), 0);
 		if (turn < 4)
 			assert_int_equal(penstock_commit(st, 0), turn < 2 ? -ENOENT : -ESTALE);

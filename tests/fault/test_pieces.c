@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane has pinned staging memory, called its ring. The lane registers this memory with io_uring
- * in two pieces. In these tests, io_uring_register fails for the first or the second piece. All
- * bytes must arrive, and the report must say why the calls were slower. Each transfer is so long
- * that it needs both pieces.
+ * A lane (a worker thread) has pinned staging memory, called its ring. The lane registers this
+ * memory with io_uring in two pieces. In these tests, io_uring_register fails for the first or the
+ * second piece. All bytes must arrive, and the report must say why the calls were slower. Each
+ * transfer is so long that it needs both pieces.
  */
 #include "fixture.h"
 
@@ -11,8 +11,8 @@
 
 #define LEN (48u << 20)
 
-/* Writes more bytes than the staging memory of one lane holds. The n-th call of io_uring_register
- * and all later ones fail, so the n-th piece of this memory is not registered. */
+/* Writes more bytes than the staging memory of one worker thread holds. The n-th call of
+ * io_uring_register and all later ones fail, so the n-th piece of this memory is not registered. */
 static void write_with_refused_piece(const char *name, unsigned nth, struct penstock_report *report,
 				     struct penstock_explanation *known)
 {
@@ -40,9 +40,10 @@ static void write_with_refused_piece(const char *name, unsigned nth, struct pens
 	penstock_device_close(seg.dev);
 }
 
-/* If io_uring refuses the first piece of the ring, the library does not try the second. Whichever
- * piece is refused, io_uring still carries the calls, and the report has the reason. The reason
- * that the device got when it opened does not change, because other threads may be reading it. */
+/* If io_uring refuses the first piece of a thread's ring (staging memory), the library does not
+ * try the second. Whichever piece is refused, io_uring still carries the calls, and the report has
+ * the reason. The reason that the device got when it opened does not change, because other threads
+ * may be reading it. */
 static void refused_piece_is_reported(void **state)
 {
 	const char *name = fixture_name("data", false);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A request in stream order cannot start: its stream waits for an event, the stream's context is
- * broken, or the lane that watches the stream hangs. Such a request can be cancelled, reach its
- * deadline, or complete when the queue closes. The stream continues once it is released. No test
- * waits for such a request without a limit.
+ * broken, or the library's thread (lane) that watches the stream hangs. Such a request can be
+ * cancelled, reach its deadline, or complete when the queue closes. The stream continues once it is
+ * released. No test waits for such a request without a limit.
  */
 #include "fixture.h"
 #include "request.h"
@@ -136,9 +136,9 @@ static void deadline_while_stream_waits(void **state)
 	penstock_queue_close(q);
 }
 
-/* The lane that carries stream-ordered requests hangs in one of them. A second request waits for
- * its stream, and a third request is still in the inbox of the lane. It must be possible to cancel
- * the second and the third request, and the stream must then continue. */
+/* The lane (worker thread) that carries stream-ordered requests hangs in one of them. A second
+ * request waits for its stream, and a third request is still in the inbox of the lane. It must be
+ * possible to cancel the second and the third request, and the stream must then continue. */
 static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_cu_stream *other;
@@ -186,12 +186,13 @@ static unsigned long unregister_calls(void)
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW);
 
 	*(void **)&calls = dlsym(lib, "pst_standin_calls");
-	/* a real driver does not count its calls */
+	/* a real driver does not count its calls, so the result is then 0 */
 	return calls ? calls("cuMemHostUnregister") : 0;
 }
 
-/* Waits until the library's thread has unregistered the windows of a closed storage. Otherwise that
- * thread could wait for a stream that the next test holds, and keep the driver's lock meanwhile. */
+/* Waits until the library's thread has unregistered the windows (mapped file ranges) of a closed
+ * storage. Otherwise that thread could wait for a stream that the next test holds, and keep the
+ * driver's lock meanwhile. */
 static void await_unregistered(unsigned long before)
 {
 	uint64_t until = test_now_ns() + WAIT_NS;
@@ -203,8 +204,8 @@ static void await_unregistered(unsigned long before)
 			usleep(1000);
 }
 
-/* A lane hangs in a call for one storage and keeps a mapping of that storage. Meanwhile another
- * storage can close, and so can a device to which the lane has never copied. */
+/* A lane (worker thread) hangs in a call for one storage and keeps a mapping of that storage.
+ * Meanwhile another storage can close, and so can a device to which the lane has never copied. */
 static void others_close_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
@@ -308,7 +309,7 @@ static void mapped_reads_do_not_unregister(void **state)
 			fail_msg("submit: %s", penstock_errmsg());
 		assert_int_equal(penstock_wait(q, &done, 1, 1, WAIT_NS), 1);
 		assert_int_equal(done.result, LEN);
-		usleep(1000); /* gives the lane time for its idle work */
+		usleep(1000); /* lets the library's worker thread do its idle work */
 	}
 	stream_release();
 	penstock_queue_close(q);
@@ -341,8 +342,8 @@ static void free_waits_for_the_stream(void **state)
 	penstock_queue_close(q);
 }
 
-/* Memory that any lane registered for a storage is unregistered when the storage closes, and not
- * before. */
+/* Memory that any thread of the library registered for a storage is unregistered when the storage
+ * closes, and not before. */
 static void unregistered_when_the_storage_closes(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -372,7 +373,7 @@ static void unregistered_when_the_storage_closes(void **state)
 		assert_int_equal(penstock_submit(own, &req, 1, NULL), 1);
 		assert_int_equal(penstock_wait(own, &done, 1, 1, WAIT_NS), 1);
 		assert_int_equal(done.result, LEN);
-		usleep(1000); /* gives the lanes time for their idle work */
+		usleep(1000); /* lets the library's threads do their idle work */
 	}
 	assert_int_equal(unregister_calls(), before);
 	penstock_close(req.storage);
@@ -384,7 +385,7 @@ static void unregistered_when_the_storage_closes(void **state)
 	penstock_queue_close(q);
 }
 
-/* Closing another device must not wait for the held stream. */
+/* Closing another device must not wait for the stream that the test holds. */
 static void other_device_closes_while_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
@@ -397,7 +398,7 @@ static void other_device_closes_while_stream_waits(void **state)
 	stream_hold();
 	for (unsigned i = 0; i < 20; i++) {
 		assert_int_equal(penstock_transfer(&req, NULL), LEN);
-		usleep(1000); /* gives the lane time for its idle work */
+		usleep(1000); /* lets the library's worker thread do its idle work */
 		assert_true(penstock_device_open("host", NULL, &host) >= 0);
 		alarm(WAIT_NS / 1000000000);
 		penstock_device_close(host);

@@ -15,7 +15,7 @@
 #define ALIGNED (2u << 20)
 #define SMALL (64u << 10)
 #define TURNS_MAX 64 /* more runs than any case needs */
-#define RINGS_MAX 4  /* number of io_urings of two devices with two lanes each */
+#define RINGS_MAX 4  /* number of io_urings of two devices with two worker threads each */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 struct scene {
@@ -26,7 +26,7 @@ struct scene {
 	uint64_t len;
 	size_t slot; /* 0: 1 MiB */
 	bool warm;   /* true if the file is in the page cache */
-	bool fresh;  /* true if the route is made (and its paths are tested) while a call fails */
+	bool fresh;  /* true if the paths are set up and tested while a call fails */
 	bool durable;
 	bool all_from_nth; /* true if all calls from the n-th on fail */
 };
@@ -35,7 +35,8 @@ static unsigned char *want, *old, *back;
 /* True if TMPDIR has direct paths; the test then knows the path of each call. */
 static bool has_direct_paths;
 
-/* Reports whether the folder meets a class. Folders on overlays and loop devices meet none. */
+/* Reports whether transfers between host memory and TMPDIR meet a class, such as PENSTOCK_DIRECT.
+ * On overlays and loop devices they meet none. */
 static bool has_class(enum penstock_class require)
 {
 	const char *name = fixture_name("class", false);
@@ -216,7 +217,8 @@ static void check_hit(struct run *r)
 	} else if (s->all_from_nth && r->result < 0) {
 		check_failed(r); /* no path is left */
 	} else if (s->fresh && r->result >= 0 && !r->report.retries) {
-		/* a canary read failed, so another path was used from the start */
+		/* the canary (a test read of the path) failed, so the library used another path
+		 * from the start */
 		check_whole(r, 0);
 	} else if (s->fresh && r->result == -EOPNOTSUPP && s->require) {
 		if (penstock_errwhy() != PENSTOCK_WHY_REQUIRE)
@@ -413,8 +415,9 @@ static void requests_with_one_path(void **state)
 	}
 }
 
-/* For a request with a required class, the failed chunk is retried on a path that meets the
- * class. If no such path exists, the request fails and reports the bytes moved. */
+/* For a request that requires a class, such as PENSTOCK_DIRECT, the failed chunk is retried on a
+ * path that meets the class. If no such path exists, the request fails and reports the bytes
+ * moved. */
 static void requests_with_a_class(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
@@ -437,9 +440,9 @@ static void requests_with_a_class(void **state)
 		}
 }
 
-/* Faults hit the calls of the canary itself: its test reads when the route is made, and the reads
- * that check the first write. The request must then move all its bytes over another path, or fail
- * with the reason. */
+/* Faults hit the calls of the canary itself: its test reads when the paths are set up, and the
+ * reads that check the first write. The request must then move all its bytes over another path, or
+ * fail with the reason. */
 static void failed_canary_calls(void **state)
 {
 	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};
@@ -500,8 +503,8 @@ static void drive_fails_for_good(void **state)
 		}
 }
 
-/* After the lanes have started, no more threads can be created. The lanes then make the system
- * calls themselves. */
+/* After the device's worker threads (lanes) have started, no more threads can be created. The
+ * lanes then make the system calls themselves. */
 static void no_thread_can_be_created(void **state)
 {
 	struct scene s = {.device = "host", .engine = "threads", .len = LEN};
@@ -535,11 +538,12 @@ static void no_thread_can_be_created(void **state)
 	}
 }
 
-/* A device has one io_uring until another lane needs its own. If this second io_uring is
- * refused, the lane's calls are still made, and the report has the reason. */
+/* A device opens one io_uring. Another lane (worker thread) opens a second one when it first needs
+ * it. If the kernel refuses this second io_uring, the lane makes its system calls without it, and
+ * the report has the reason. */
 static void io_urings_are_opened_when_needed(void **state)
 {
-	const uint64_t len = 48u << 20; /* length in bytes; more than the slots of one lane hold */
+	const uint64_t len = 48u << 20; /* in bytes; more than a thread's staging memory */
 	const char *name = fixture_name("data", false);
 	struct penstock_device *dev, *host;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;

@@ -2,9 +2,9 @@
 /*
  * Fuzzes the parsers of the gateway. The first byte of the input selects a parser: for the target
  * and the headers of a request, for the XML of a request, for a key, or for a name of a file.
- * libFuzzer runs this target, or replay.c does with its corpus. A failure is a path that leads out
+ * libFuzzer runs this target, or replay.c does with its corpus. Failures are: a path that leads out
  * of its bucket, a path that is parsed to another key than its own, a request with a key that is
- * too long, or an XML path that begins and does not end.
+ * too long, and an XML path that begins and does not end.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -39,7 +39,8 @@ static void check_name(const char *text)
 
 	if (strchr(text, '/') || gw_name_parse(text, "", 0, part, &len) != GW_NAME_WHOLE)
 		return;
-	/* The name that stands for an empty component belongs to an object only after a slash. */
+	/* An empty component of a key, as in "a//b", has a special file name. This name alone is
+	 * the path of no object (len is 0), so only other names are checked. */
 	if (len && (gw_keypath(part, len, path) < 0 || strcmp(path, text) != 0))
 		abort();
 }

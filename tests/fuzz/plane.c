@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what a plane receives from a tenant. The first byte of the input chooses the role. The
- * rest are messages: a byte for the kind, two bytes for the number of bytes that follow, and these
- * bytes, which fill the message's body from its start. The kind 0 sends the bytes as they are; the
- * kind FD passes a descriptor of memory. Numbers of memory, windows and remote windows are random,
- * so 1 to 9 in the first eight bytes of a body stand for the last one that an answer had.
+ * Fuzzes the messages that a plane (`penstock plane`) receives from a tenant, a process for which
+ * it makes RDMA transfers. The first byte of the input chooses the tenant's role, client or server.
+ * The rest are messages: a byte for the kind, two bytes for the number of bytes that follow, and
+ * these bytes, which fill the message's body from its start. The kind 0 sends the bytes as they
+ * are; the kind FD passes a descriptor of memory. Numbers of memory, windows and remote windows are
+ * random, so 1 to 9 in the first eight bytes of a body stand for the last one that an answer had.
  *
  * A failure is a crash, memory or work that is left when the tenant has gone, or an answer that
  * pst_plane_check does not accept.

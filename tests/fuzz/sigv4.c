@@ -2,8 +2,9 @@
 /*
  * Fuzzes the verification of signatures. The input is a request: a line with the path, a line with
  * the query, and lines NAME:VALUE. libFuzzer runs this target, or replay.c does with its corpus. A
- * failure is a parsed claim with characters that would break a line of a log, or with an unsorted
- * list of headers. An accepted request is a failure too, because no input can know the secret.
+ * failure is a parsed claim (the fields of a signature) with characters that would break a line of
+ * a log, or with an unsorted list of headers. An accepted request is a failure too, because no
+ * input is signed with the secret.
  */
 #include <stdint.h>
 #include <stdlib.h>

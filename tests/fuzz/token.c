@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parser of tokens of S3 over RDMA. Also fuzzes the judge of responses, because their
- * headers come from the network, too. The first line of the input is a token, and each further line
- * is a header "name: value" of a response. A failure is a token that changes when it is printed and
- * parsed again, or the verdict "done" with more bytes than the window has.
+ * Fuzzes the parser of tokens of S3 over RDMA. Also fuzzes the function that judges responses,
+ * because their headers come from the network, too. The first line of the input is a token, and
+ * each further line is a header "name: value" of a response. A failure is a token that changes when
+ * it is printed and parsed again, or the verdict "done" with more bytes than the window has.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ static void check_token(const char *text, size_t len)
 		abort();
 }
 
-/* Splits lines into headers, in place, and judges a response with these headers for each
- * operation. */
+/* Splits lines into headers, in place, and checks the verdict about a response with these headers,
+ * for each operation. */
 static void check_headers(char *text)
 {
 	struct penstock_object_header headers[LINES_MAX];

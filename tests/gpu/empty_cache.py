@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""empty_cache.py LIBCUFILE [SECONDS]: reads a file in stream order with cuFileReadAsync of the
-drop-in LIBCUFILE, in several threads. Meanwhile other threads allocate tensors, copy to them
-and free them. They also call torch.cuda.empty_cache(), which frees device memory and so waits
-until the GPU is idle. Every byte and every result must be right, and the program must end.
-Exits with 0, with 1 after a wrong result, or with 77 if there is no GPU or no torch."""
+"""empty_cache.py LIBCUFILE [SECONDS]: reads a file in stream order with cuFileReadAsync of
+LIBCUFILE, Penstock's replacement for NVIDIA's library, in several threads. Meanwhile other threads
+allocate tensors, copy to them and free them. They also call torch.cuda.empty_cache(), which frees
+device memory and so waits until the GPU is idle. Every byte and every result must be right, and the
+program must end. Exits with 0, with 1 after a wrong result, or with 77 if there is no GPU or no
+torch."""
 
 import ctypes
 import os

@@ -32,7 +32,8 @@ GPU = torch.device("cuda:0")
 
 class Objects(unittest.TestCase):
     def test_tensors(self):
-        """Tensors of many lengths and dtypes, whole and as a part of a wider one."""
+        """Stores and loads tensors of many lengths and dtypes, as a whole and as a part of a wider
+        tensor."""
         torch.manual_seed(1)
         for count in (1, 1000, 65536, 1 << 20, 5_000_001):
             for dtype in (torch.float32, torch.bfloat16, torch.uint8):

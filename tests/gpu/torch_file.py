@@ -181,7 +181,7 @@ class Files(unittest.TestCase):
 
 if __name__ == "__main__":
     program = unittest.main(verbosity=2, exit=False)
-    # A handle for other processes was made and given to none. At a normal exit, torch's allocator
-    # would abort because of it.
+    # test_memory makes a handle of GPU memory for other processes, but no process opens it. At a
+    # normal exit, torch's allocator would abort because of it, so the program calls os._exit.
     sys.stdout.flush()
     os._exit(0 if program.result.wasSuccessful() else 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Functions that the lab's suites share: they build the probe, boot guests, and turn the
-# guests' output into TAP. tests/lab/* source this file on the host. If a guest fails to boot,
-# the suite must never pass.
+# Functions that the lab's suites share: they build lab/p2pdma-probe.c, boot guests, and turn the
+# guests' output into TAP. tests/lab/* source this file on the host. If a guest fails to boot, the
+# suite must never pass.
 # shellcheck shell=bash
 
 lab=lab/run
@@ -18,8 +18,8 @@ usage_rig() {
 	exit 2
 }
 
-# Builds the probe, and sets the variable `penstock` to the path of the command, or to 'none'
-# with --rig.
+# Builds the program lab/p2pdma-probe.c, and sets the variable `penstock` to the path of the
+# command, or to 'none' with --rig.
 suite_start() { # [--rig]
 	case ${1:-} in
 	--rig) penstock=none ;;

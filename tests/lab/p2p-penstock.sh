@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The host's part of lab/guest/p2p-penstock.sh: compares the phases with the trace, and the
-# reports with the trace. tests/lab/p2p sources this file.
+# The host's part of lab/guest/p2p-penstock.sh: compares the phases and the reports of the guest's
+# script with QEMU's trace of the drive. tests/lab/p2p sources this file.
 # shellcheck shell=bash disable=SC2154 # tests/lab/p2p sets the variables.
 
 report() { # NAME COMPARISON...
@@ -25,8 +25,8 @@ done
 inside penstock-odd --host-bytes-max $((canary + 8192)) --edge-bytes-max 8192
 report penstock-odd path=p2p
 report penstock-verify path=p2p
-# The four heads of the part, of 4 KiB each, are in host memory and go through the page cache. When
-# they are read, the kernel reads up to 64 KiB ahead.
+# The checkpoint file (part) has four headers of 4 KiB each. They are in host memory and go through
+# the page cache. When they are read, the kernel reads up to 64 KiB ahead.
 inside penstock-part-write --host-bytes-max $((canary + 16384)) --edge-bytes-max 16384
 inside penstock-part-read --host-bytes-max $((canary + 4 * 65536)) --edge-bytes-max 16384
 for way in write read; do

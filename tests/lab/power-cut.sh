@@ -5,8 +5,9 @@
 # would be if the power was cut, and the guest goes on: so one boot is enough for many cuts.
 # shellcheck shell=bash disable=SC2154 # tests/lab/common.sh sets the variables.
 
-# A library for controls that must lose data. Its fsync(2) and fdatasync(2) do nothing, or with
-# STUB_SYNC=folders or STUB_SYNC=files in the environment, nothing for folders or for files.
+# A library for controls that must lose data. It replaces fsync(2) and fdatasync(2) by functions
+# that do nothing. With STUB_SYNC=folders or STUB_SYNC=files in the environment, they do nothing
+# only for folders or only for files.
 cat >"$tmp/stub.c" <<'END'
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -58,7 +59,7 @@ power_until() { # COMMAND...
 	done
 }
 
-# Keeps the lines that the guest NAME has printed, for the check of the drive COPY.
+# Saves the lines that the guest NAME has printed, for the check of the drive COPY.
 keep_reports() { # NAME COPY
 	grep -s '^durable ' "$tmp/$1/output.log" >"$tmp/verify/$2" || true
 }
@@ -81,7 +82,8 @@ power_off() { # NAME
 	skip_without_lab $code "$tmp/stderr"
 	note <"$tmp/$name.cut"
 	note < <(grep -v '^durable' "$tmp/$name/output.log" | tail -n 5)
-	# If a guest fails to boot, lab/run boots again: the drive prints one line for each boot.
+	# If a guest fails to boot, lab/run boots again. The drive prints one line for each boot, so
+	# only the last line counts.
 	check "$name: the drive saw a power cut and no shutdown" \
 		bash -c "tail -n 1 '$tmp/$name.cut' | grep -q '^power cut: '"
 	keep_reports "$name" "$name"

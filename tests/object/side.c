@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One side of S3 over RDMA as a process of its own, for tests/object/matrix. It reads commands
- * from stdin, one a line, and prints one line for each. There is no HTTP, but for the command
- * "start": the test passes the tokens.
+ * A client or a server of S3 over RDMA, as a separate process for tests/object/matrix. It reads
+ * commands from stdin, one per line, and prints one line for each. Only the command "start" makes
+ * an HTTP request. For all others, the test passes the tokens from the client to the server.
  *
  *	side client TRANSPORT DEVICE MIB FENCE_MS [ADDRESS]
- *		TRANSPORT plane:SOCKET stands for a plane.
+ *		TRANSPORT plane:SOCKET selects the plane (`penstock plane`) at SOCKET.
  *		ADDRESS: where servers reach the client; without it 127.0.0.1
  *		fill SEED	fills the buffer; prints "filled"
  *		sum OFF LEN	prints the CRC-32C of a range of the buffer
@@ -18,7 +18,7 @@
  *		info		prints the counters
  *	side server DEVICE USER [PEER [SOCKET]]
  *		USER: the user to become; -1: none. PEER: address of the client; without it, or
- *		with "-", only addresses of the loopback are served. SOCKET: that of a plane
+ *		with "-", only addresses of the loopback are served. SOCKET: socket of a plane
  *		get|put|fget|fput TOKEN OFF LEN SEED
  *			moves LEN bytes at OFF of the window; prints "begun", and when it has
  *			ended the result, and the CRC-32C of the server's memory or a message.
@@ -35,7 +35,7 @@
 
 #include "penstock_object.h"
 
-#define SERVER_MEMORY (64u << 20) /* bytes of memory of a server that has a plane */
+#define SERVER_MEMORY (64u << 20) /* bytes of memory of a server that uses `penstock plane` */
 
 static int failed(const char *what)
 {
@@ -83,7 +83,7 @@ struct client {
 	struct penstock_device *dev, *host;
 	size_t len;
 	uint64_t off; /* offset of the window in the buffer */
-	int first;    /* value of the window's first byte before a move */
+	int first;    /* value of the window's first byte before a transfer */
 };
 
 static int client_fill(struct client *c, uint64_t seed)
@@ -255,7 +255,8 @@ static int become(long user)
 	       setresuid((uid_t)user, (uid_t)user, (uid_t)user);
 }
 
-/* Returns memory for a move of `len` bytes. With a plane, it has SERVER_MEMORY bytes. */
+/* Returns memory for a transfer of `len` bytes. If the server uses a plane (`penstock plane`),
+ * this memory has SERVER_MEMORY bytes. */
 static unsigned char *server_memory(struct penstock_object_server *server, bool plane, size_t len)
 {
 	static void *mem;

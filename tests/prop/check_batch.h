@@ -133,7 +133,7 @@ static void check_read(struct gen *gen)
 
 	if (gen->result < 0) {
 		check_error(gen);
-		/* Without a report the request was refused, and nothing moved. */
+		/* If the request has no report, the library refused it and moved nothing. */
 		if (gen->report.size)
 			expect_read(gen, 0);
 		return;
@@ -334,7 +334,8 @@ static void check_costs(const struct gen *gen)
 	uint64_t mapped = path_bytes(r, "mapped"), odirect = path_bytes(r, "odirect");
 	uint64_t cpu = bounce + (env.listed ? 0 : staged + odirect), host = 0;
 	uint64_t cached = env.kind == MEM ? 0 : bounce, low, high;
-	/* A FAST read may use the L2 bounce, by which the CPU copies each byte twice. */
+	/* A FAST read may copy in steps that stay in the CPU's L2 cache (L2 bounce). The CPU then
+	 * copies each byte twice. */
 	uint64_t twice =
 		gen->req.op == PENSTOCK_READ && gen->req.effort == PENSTOCK_FAST ? cached : 0;
 	uint64_t most;
@@ -342,9 +343,9 @@ static void check_costs(const struct gen *gen)
 	for (unsigned i = 0; i < gen->req.seg_count; i++)
 		if (device_of(&gen->segs[i]) == 0)
 			host += seg_before(&gen->segs[i], env.len + file_slack());
-	/* If the block stack is not on the allow-list, it is unknown whether the CPU copied the
-	 * bytes into the page cache. So the report may count one more copy of each byte that path
-	 * mapped moved. */
+	/* If the file system and its drives are not on the library's allow-list for O_DIRECT, it
+	 * is unknown whether the CPU copied the bytes into the page cache. So the report may count
+	 * one more copy of each byte that path mapped moved. */
 	most = cpu + twice + host + (env.listed ? 0 : mapped);
 	low = staged + (host ? 0 : bounce);
 	high = staged + bounce + cached + mapped;

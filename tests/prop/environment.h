@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment of the property tests. It has three devices, opened with random options: the host
- * and two stand-in GPUs. Each device has an arena, which is a block of the device's memory. Each
- * arena has a shadow, which is memory of the test with the bytes that the arena must contain. The
- * environment also has a storage of a random kind, and a copy of the bytes that the storage must
- * contain. A random part of the storage is in the page cache. test_bytes.c includes this file. The
- * test must never use the library to compute expected bytes.
+ * The environment of the property tests. It has three devices, opened with random options: the
+ * host and two simulated GPUs. Each device has an arena, which is a block of the device's memory.
+ * Each arena has a shadow, which is memory of the test with the bytes that the arena must contain.
+ * The environment also has a storage of a random kind, and a copy of the bytes that the storage
+ * must contain. A random part of the storage is in the page cache. test_bytes.c includes this file.
+ * The test must never use the library to compute expected bytes.
  */
 #ifndef PENSTOCK_TEST_WORLD_H
 #define PENSTOCK_TEST_WORLD_H
@@ -47,8 +47,8 @@ static struct {
 	enum kind kind;
 	bool writable;
 	bool growing; /* true if the file was created and not yet committed */
-	/* True if the block stack is on the allow-list, so that O_DIRECT transfers need no
-	 * CPU copy. */
+	/* True if the file system and its drives are on the library's allow-list, so that O_DIRECT
+	 * transfers need no CPU copy. */
 	bool listed;
 	char name[256];
 	int fd; /* the test's own descriptor of the file, -1 for storage in memory ("mem:") */
@@ -111,8 +111,8 @@ static const unsigned char *random_bytes(size_t len)
 
 /* ---- devices ---- */
 
-/* Opens a device with random options, so that devices with different lanes, slots and engines
- * carry the same requests. */
+/* Opens a device with random options, so that devices with different numbers of threads (lanes),
+ * lengths of staging buffers (slots) and engines carry the same requests. */
 static void open_device(unsigned d)
 {
 	static const size_t slots[] = {0, 64u << 10, 128u << 10, 512u << 10, 1u << 20, 4u << 20};
@@ -276,7 +276,7 @@ static void open_memory_storage(void)
 			 env.len);
 }
 
-/* Finds out whether the block stack (file system and drives) is on the allow-list, so that the
+/* Determines whether the file system and its drives are on the library's allow-list, so that the
  * library counts no CPU copies for O_DIRECT there. */
 static void find_out_listed(void)
 {
@@ -353,7 +353,7 @@ static void check_storage(uint64_t off, uint64_t end)
 
 /* ---- all of it ---- */
 
-/* Makes each operation of the stand-in driver take a random time, so that operations complete out
+/* Makes each operation of the simulated driver take a random time, so that operations complete out
  * of order. */
 static void delay_gpu_operations(unsigned max_us)
 {

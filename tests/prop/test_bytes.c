@@ -2,9 +2,10 @@
 /*
  * Makes random transfers from a seed: files, offsets and lengths of any size, rows, segments on
  * three devices, several requests at once, a partly cached file, any path, engine, class and
- * effort, and injected faults. Every claim of the library must be true. Each byte that it counts
- * has arrived exactly once, and no other byte of memory is changed. If a write covers only a part
- * of a block, the other bytes of the block stay unchanged. The report adds up.
+ * effort, and injected faults. Everything that the library reports must be true. Each byte that it
+ * counts has arrived exactly once, and no other byte of memory is changed. If a write covers only a
+ * part of a block, the other bytes of the block stay unchanged. The numbers in the report are
+ * consistent.
  *
  * The program runs for 3 s, or for PENSTOCK_PROP_SECONDS, and makes one environment after the
  * other. Each environment has a seed. A failure prints the seed, and with that number in
@@ -29,8 +30,8 @@ struct gen {
 
 static struct gen gens[REQS];
 static unsigned gen_count;
-/* For each byte of an arena: 1 if it must equal the byte in the shadow, 0 if it may have any
- * value. */
+/* For each byte of an arena: 1 if it must equal the byte in the arena's shadow (the test's copy),
+ * 0 if it may have any value. */
 static unsigned char *compared[DEVICES];
 /* The bytes that the storage contained before writes that may fail. Also used as scratch memory
  * for other purposes. */

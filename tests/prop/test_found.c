@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests defects that the property tests have found. Each case makes the smallest request that
- * reproduces one of them. The cases use the host, one stand-in GPU and a file on the disk.
+ * reproduces one of them. The cases use the host, one simulated GPU and a file on the disk.
  */
 #include "copy.h"
 
@@ -167,7 +167,8 @@ static void empty_segment_between_others(void **state)
 	assert_memory_equal(back, bytes, 10000);
 }
 
-/* Copies between devices whose slots have the minimum length. All bytes must arrive. */
+/* Copies between devices whose slots (pieces of the pinned staging memory) have the minimum
+ * length. All bytes must arrive. */
 static void copies_through_small_slots(void **state)
 {
 	(void)state;
@@ -175,8 +176,9 @@ static void copies_through_small_slots(void **state)
 	copy_from_gpu(back, device_mem, 300000);
 }
 
-/* Lanes of the first segment's device carry a request. The device of the second segment has longer
- * slots. Chunks must fit into the slots of the carrying lanes, and all bytes must arrive. */
+/* Lanes (worker threads) of the first segment's device carry a request. The device of the second
+ * segment has longer slots (pieces of pinned staging memory). Chunks must fit into the slots of the
+ * carrying lanes, and all bytes must arrive. */
 static void slots_of_two_lengths(void **state)
 {
 	static const char *const paths[] = {"bounce", "staged"};
@@ -202,9 +204,9 @@ static void slots_of_two_lengths(void **state)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* A lane of the host carries a request whose second segment is on the GPU and whose bytes are
- * cached. Path mapped then keeps its windows (registered pieces of the page cache) on this lane of
- * the host. All bytes must arrive. */
+/* A lane (worker thread) of the host carries a request whose second segment is on the GPU and
+ * whose bytes are cached. Path mapped then keeps its windows (registered pieces of the page cache)
+ * on this lane of the host. All bytes must arrive. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
@@ -280,7 +282,8 @@ static void bytes_after_a_write(void **state)
 	}
 }
 
-/* The padded tail of a created file is cut off even if the file is closed without a commit. */
+/* The library removes the padded tail of a created file even if the file is closed without a
+ * commit. */
 static void padded_tail_without_commit(void **state)
 {
 	struct penstock_seg seg = {.row_len = 20000, .room = 4096};
@@ -332,9 +335,9 @@ static void class_on_two_devices(void **state)
 	}
 }
 
-/* A queue closes right after its last request completed. The lane must not touch the queue after
- * that. The thread sanitizer detects such an access, and so does an eventfd that is signalled
- * without reason. */
+/* A queue closes right after its last request completed. The library's thread must not touch the
+ * queue after that. The thread sanitizer detects such an access, and so does an eventfd that is
+ * signalled without reason. */
 static void queue_closed_after_last_completion(void **state)
 {
 	struct penstock_seg seg = {.row_len = 4096};
@@ -373,8 +376,8 @@ static void *copy_some(void *arg)
 	return NULL;
 }
 
-/* More threads copy at the same time than there are lanes, so some of the threads wait. Every copy
- * must succeed. */
+/* More threads copy at the same time than the devices have lanes (worker threads), so some of the
+ * threads wait. Every copy must succeed. */
 static void more_copies_than_lanes(void **state)
 {
 	unsigned indices[40];
@@ -398,8 +401,8 @@ static void more_copies_than_lanes(void **state)
 	assert_memory_equal(back, bytes, 40u << 19);
 }
 
-/* With a write-only descriptor, the library cannot read direct writes back. It must find this
- * out only once. It must not make each later write twice. */
+/* With a write-only descriptor, the library cannot read direct writes back. It must detect this
+ * only once, and not make each later write twice. */
 static void write_only_descriptor(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8u << 20};

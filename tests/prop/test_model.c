@@ -153,8 +153,8 @@ static void more_is_never_worse(void **state)
 
 		assert_true(param >= 0 && result >= 0);
 		randomize(m, in);
-		/* A longer request, and a request on more lanes, costs more wake-ups, so it can be
-		 * slower. */
+		/* A longer request, or one that more threads copy, causes more wake-ups of
+		 * threads, so it can be slower. Wake-ups that take no time exclude this effect. */
 		if (!strcmp(m->name, "pipeline") && (!strcmp(rules[k].param, "size") ||
 						     !strcmp(rules[k].param, "copy-threads")))
 			set(m, in, "wake-us", 0);
@@ -227,18 +227,22 @@ static const struct {
 	const char *result;
 	double wanted, tolerance;
 } extremes[] = {
-	/* Many transfers with one registration, and one transfer of one byte. */
+	/* registration: with many transfers for one registration the efficiency approaches 1. With
+	 * transfers of one byte it approaches 0. Random accesses to a large set miss the MTT
+	 * cache. */
 	{"registration", {{"ios", 1e12}}, "efficiency-kept-gpu", 1, 1e-9},
 	{"registration", {{"ios", 1e12}}, "efficiency-kept-cpu", 1, 1e-9},
 	{"registration", {{"ios", 1e12}, {"size", 1}}, "efficiency-each", 0, 1e-5},
 	{"registration", {{"ios", 1}, {"size", 1}}, "efficiency-kept-gpu", 0, 1e-5},
 	{"registration", {{"mtt-set", 1e9}, {"access", 1}}, "mtt-hit-rate", 0, 1e-7},
-	/* Fences that take no time, and one fence for all bytes. */
+	/* fence: if fences take no time, or if one fence is enough for all bytes, the speed is the
+	 * full 7 GB/s. If each chunk needs a long fence, it approaches 0. */
 	{"fence", {{"fence-us", 0}}, "speed-gbps", 7, 1e-12},
 	{"fence", {{"batch", 1e9}}, "batched-fences", 1, 0},
 	{"fence", {{"batch", 1e9}}, "batched-speed-gbps", 7, 1e-5},
 	{"fence", {{"chunk", 512}, {"fence-us", 1e6}}, "speed-gbps", 0, 1e-6},
-	/* One byte at a time, and one endless request. */
+	/* pipeline: with one byte at a time the speed approaches 0. With an endless request or
+	 * many requests in flight, it is that of the slowest hop, 14 GB/s. */
 	{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
 	{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
 	{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
@@ -247,16 +251,19 @@ static const struct {
 	 "gain-limit",
 	 14 * (1 / 14.0 + 2 / 200.0 + 1 / 55.4 + 1 / 4800.0),
 	 1e-5},
-	/* One slow link for all streams, and links of no size. */
+	/* contention, with 8 streams: they share one slow link equally, or each stream is so slow
+	 * that no link limits it. */
 	{"contention", {{"memory-gbps", 0.8}, {"duration-ms", 0}}, "stream-gbps", 0.1, 1e-9},
 	{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "total-gbps", 0.008, 1e-9},
 	{"contention", {{"stream-gbps", 0.001}, {"duration-ms", 0}}, "kept-share", 1, 1e-9},
-	/* Checkpoints without failures: Young and Daly agree, and nothing is wasted. */
+	/* checkpoint: without failures no time is wasted. With too frequent checkpoints or
+	 * failures, nearly all time is wasted. */
 	{"checkpoint", {{"node-mtbf-h", 1e12}, {"interval-min", 1e6}}, "waste", 0, 1e-5},
 	{"checkpoint", {{"node-mtbf-h", 1e12}}, "best-waste", 0, 1e-6},
 	{"checkpoint", {{"interval-min", 0.001}}, "lost-share", 1, 0.02},
 	{"checkpoint", {{"node-mtbf-h", 0.001}}, "waste", 1, 0},
-	/* Little bandwidth is needed in an endless window: capacity or wear decides. */
+	/* sizing and cost: if the time window is endless, one drive is fast enough. Without daily
+	 * writes no drive wears out, and without waits no money is wasted. */
 	{"sizing", {{"window-s", 1e9}, {"daily", 0}}, "drives-for-speed", 1, 0},
 	{"sizing", {{"daily", 0}}, "drives-for-endurance", 0, 0},
 	{"cost", {{"wait-s", 0}}, "wasted-year", 0, 0},
@@ -290,7 +297,8 @@ static void limits(void **state)
 	}
 }
 
-/* Without failures, the intervals of Young and of Daly approach each other. */
+/* The rarer the failures, the closer are the checkpoint intervals of Young's and of Daly's
+ * formula. */
 static void young_and_daly_agree(void **state)
 {
 	const struct pst_model *m = pst_model_find("checkpoint");
@@ -386,8 +394,8 @@ static void shares_are_monotone(void **state)
 	}
 }
 
-/* Simulates as long as the slowest stream needs for a thousand chunks. `out` has the closed form's
- * results, which the simulation's replace. */
+/* Simulates as long as the slowest stream needs for a thousand chunks. At the call, `out` has the
+ * results of the closed form. The results of the simulation replace them. */
 static void simulate(const struct pst_model *m, double *in, double *out)
 {
 	int least = pst_model_result_index(m, "slowest-stream-gbps");
@@ -421,9 +429,9 @@ static void simulator_agrees(void **state)
 	}
 }
 
-/* In the simulator, the slowest stream must not get more with one more stream, and not less with
- * more bandwidth of a link, by more than 1 %. All streams have the same weight: a stream with a
- * larger weight may take what another stream had. */
+/* In the simulator, the slowest stream must not get more bandwidth when a stream is added. It must
+ * not get less when a link gets more bandwidth. The tolerance is 1 %. All streams have the same
+ * weight: a stream with a larger weight may take what another stream had. */
 static void simulator_is_monotone(void **state)
 {
 	const struct pst_model *m = pst_model_find("contention");

@@ -193,8 +193,8 @@ static unsigned count_temporary_files(void)
 	return found;
 }
 
-/* Returns whether the file system has files without names, which the library then writes in place
- * of temporary files. */
+/* Returns whether the file system has files without names (O_TMPFILE), which the library then
+ * writes in place of temporary files. */
 static bool files_are_nameless(void)
 {
 	static int known = -1;

@@ -410,7 +410,7 @@ static void writes_by_odirect(void **state)
 }
 
 /* Memory addresses and file offsets differ in alignment. So path staged must write the bytes,
- * through the ring. */
+ * through the library's pinned memory. */
 static void writes_by_staged(void **state)
 {
 	(void)state;

@@ -21,7 +21,8 @@ GIB = 1 << 30
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 # Number of ranks, and GiB of weights and of the optimizer's state, from LLM_SIZE_BY_RANK of
 # mlpstorage (repository mlcommons/storage). That table also lists model 1t with 2571 and 15426
-# GiB, which this test leaves out: by mlpstorage's own configuration, 15426 GiB is the sum of both.
+# GiB. This test leaves out that row, because by mlpstorage's own configuration, 15426 GiB is the
+# sum of weights and optimizer.
 LISTED = {"8b": (8, 15, 90), "70b": (64, 130, 781), "405b": (512, 755, 4533)}
 
 

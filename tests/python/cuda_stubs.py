@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 
-# The prefixes of functions that have no symbol version, by library.
+# Maps the prefix of function names to the library that defines them, for functions without a symbol
+# version.
 UNVERSIONED = {"nccl": "libnccl.so.2"}
 
 

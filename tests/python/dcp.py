@@ -87,7 +87,8 @@ class Single(unittest.TestCase):
         self.assertEqual(reader.report.through_torch, 0)
 
     def test_payloads_are_aligned(self):
-        """Each payload of 64 KiB or more begins at a multiple of 4096."""
+        """If the elements of a tensor (its payload) have 64 KiB or more, they begin at a multiple
+        of 4096 bytes in the file."""
         state, path = plain_state(4), folder()
         dcp.save(state, storage_writer=pt.StorageWriter(path))
         with open(os.path.join(path, ".metadata"), "rb") as f:
@@ -116,8 +117,8 @@ class Single(unittest.TestCase):
             self.assertTrue(torch.equal(got[name].float(), value), name)
 
     def test_overwrite(self):
-        """A save into a folder that has a checkpoint replaces it, and removes the parts of the
-        old one."""
+        """A save into a folder that has a checkpoint replaces the checkpoint, and removes the files
+        of the old one."""
         path = folder()
         for seed in (5, 6):
             state = plain_state(seed)
@@ -532,7 +533,7 @@ class Ranks(unittest.TestCase):
 # ---- the Checkpointer ----------------------------------------------------------------
 
 class Model:
-    """Stands in for a model or an optimizer: an object with state_dict and load_state_dict."""
+    """A replacement for a model or an optimizer: an object with state_dict and load_state_dict."""
 
     def __init__(self, value, shape=(300, 100)):
         self.weights = torch.full(shape, float(value))

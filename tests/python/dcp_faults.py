@@ -285,8 +285,8 @@ class Faults(unittest.TestCase):
             os.chmod(self.path, 0o755)
 
     def test_two_processes(self):
-        """While one process saves into a folder, a second process cannot. It can when the first
-        was killed."""
+        """While one process saves into a folder, a second process cannot save into it. After the
+        first process was killed, the second can."""
         path = folder("shared")
         save(path, 1)
         here, there = os.pipe()

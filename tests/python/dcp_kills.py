@@ -27,7 +27,7 @@ from states import folder
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "15"))
-# Numbers of elements. With short tensors, most kills come during a commit.
+# Numbers of elements of the tensors. With short tensors, most kills come during a commit.
 SIZES = (5000, 75000, 1000000)
 
 

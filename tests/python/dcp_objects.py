@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))
 PENSTOCK = os.path.join(os.environ["PENSTOCK_BUILD"], "penstock")
-# The tests use shorter times than the package's defaults, so that they take less time.
+# The tests use shorter times for the lock's beat and its expiry than the package, to run faster.
 _object_lock.BEAT_S, _object_lock.LEASE_S = 0.3, 4.0
 Boto = None
 
@@ -106,7 +106,7 @@ def ckpt(*words):
 
 
 def child(call, *args):
-    """Starts call(pipe, *args) in a process."""
+    """Starts call(pipe, *args) in a child process, which sends its results through the pipe."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=call, args=(there, *args), daemon=True)
@@ -123,7 +123,8 @@ def hold(pipe, url):
 
 
 class Dying(pt.ObjectStorageWriter):
-    """Kills its process at one of POINTS during a save."""
+    """A writer that kills its process during a save, at the step `point`, which is one of
+    POINTS."""
 
     def __init__(self, point, url):
         super().__init__(url)
@@ -205,8 +206,8 @@ class Commit(unittest.TestCase):
         self.assertEqual(states("s3://bucket/unfinished"), {"step": "incomplete"})
 
     def test_damage(self):
-        """penstock ckpt verify reports each bit flip and truncation with part, item and
-        offset."""
+        """penstock ckpt verify reports each bit flip and truncation. It names the damaged object
+        (part), the tensor in it (item), and the offset."""
         rng, url = random.Random(SEED), "s3://bucket/damage/step"
         save(url, 1)
         data = body("damage/step/__0_0.distcp")
@@ -295,7 +296,7 @@ class Locks(unittest.TestCase):
         self.assertEqual(body("lost/step/" + LOCK), b"0123456789abcdef")
 
     def test_race(self):
-        """Of several processes that take a lock at the same time, one gets it."""
+        """If several processes take a lock at the same time, only one of them gets the lock."""
         url = "s3://bucket/race/step"
         started = [child(hold, url) for _ in range(4)]
         held = []

@@ -161,7 +161,7 @@ class Equality(unittest.TestCase):
 
 
 class Job:
-    """Stands in for a job: several ranks in one process, each of which keeps its plans."""
+    """Simulates a job: several ranks in one process, each of which keeps its plans."""
 
     def __init__(self, ranks):
         self.caches = [_planner._Cache() for _ in range(ranks)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests async_save in process mode: for each rank, torch starts a second process, which writes
-the checkpoint. This process gets the state through shared memory."""
+the checkpoint. The second process gets the state through shared memory."""
 
 import os
 import unittest
@@ -71,7 +71,7 @@ def error_of(future):
 
 
 def failures(path):
-    """A save fails, and the program keeps its future. The next save must succeed."""
+    """A save fails, and the program keeps the future of this save. The next save must succeed."""
     rank = dist.get_rank()
     writer = pt.StorageWriter(os.path.join(path, "ok"), overwrite=False)
     begin(state_of(rank, 1), writer).result(60)

@@ -115,7 +115,8 @@ class Whole(unittest.TestCase):
                 self.same(got, state)
 
     def test_same_files(self):
-        """Writer and torch's writer make files of the same names, metadata and index."""
+        """The writers of this package and of torch make files with the same names, metadata and
+        index."""
         state, paths = tensors(), {who: folder() for who in WRITERS}
         mapping = {name: 1 + i % 2 for i, name in enumerate(state)}
         for who, path in paths.items():
@@ -215,8 +216,8 @@ class Whole(unittest.TestCase):
         self.assertEqual(after, before)
 
     def test_old_torch(self):
-        """If the installed torch does not have these classes, the import fails with a clear
-        error."""
+        """If the installed torch has no HuggingFaceStorageWriter, the import fails with an error
+        that says so."""
         with mock.patch.dict(sys.modules):
             del sys.modules["penstock._dcp_safetensors"]
             with mock.patch.object(dcp, "HuggingFaceStorageWriter", new=None):

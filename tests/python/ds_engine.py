@@ -14,8 +14,8 @@ import torch
 import ranks
 import tap
 
-# DS_ACCELERATOR keeps DeepSpeed from printing a line here. DeepSpeed's launcher would set the
-# other variables.
+# DS_ACCELERATOR prevents a message of DeepSpeed. DeepSpeed needs the other two variables, which its
+# launcher would set.
 os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", CROSS_RANK="0")
 import deepspeed
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine

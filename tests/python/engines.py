@@ -40,7 +40,7 @@ def raw(tensor):
 
 
 class Model:
-    """Stands in for a model that an engine has built; load_weights records the tensors.
+    """Replaces the model that an engine would build. load_weights records the tensors.
 
     If `keep` is true, the model holds all tensors at the same time, as some models do."""
 
@@ -90,7 +90,8 @@ class Engine(unittest.TestCase):
 
 
 def source_class(**more):
-    """Returns a class Source with the fields that both engines have, and those in `more`."""
+    """Returns a replacement for the engines' class Source. It has the fields that both engines'
+    classes have, and those in `more`."""
     fields = [("model_or_path", str), ("revision", object), ("prefix", str, ""),
               ("fall_back_to_pt", bool, True), ("allow_patterns_overrides", object, None)]
     return dataclasses.make_dataclass("Source", fields + [(n, object, v) for n, v in more.items()])
@@ -277,7 +278,8 @@ class Vllm(Engine):
             self.load(model)
 
     def test_own_loader(self):
-        """If vLLM's own loader reads the weights, a warning says why, and `require` refuses."""
+        """If vLLM's own loader must read the weights, a warning gives the reason. With the option
+        `require`, the load fails instead."""
         folder, model = tempfile.mkdtemp(dir=TMP), Model()
         model.load_weights = lambda weights: model.got.update(weights)
         with open(os.path.join(folder, "a.bin"), "wb"):
@@ -299,7 +301,8 @@ class Vllm(Engine):
             self.load(Model(), enable_multithread_load=True)
 
     def test_time(self):
-        """The loader notes the time before the load, from which vLLM computes its duration."""
+        """The loader records the time before the load. vLLM computes the load's duration from
+        it."""
         before = time.perf_counter()
         self.load(Model())
         self.assertGreaterEqual(self.loader.counter_before_loading_weights, before)
@@ -388,7 +391,7 @@ class Vllm(Engine):
         self.assertEqual(sent[1][0], _group.host_identity())
 
     def test_entry_points(self):
-        """pyproject.toml announces the plug-ins to both engines."""
+        """pyproject.toml declares the entry points by which both engines find the plug-ins."""
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
         with open(os.path.join(root, "pyproject.toml"), encoding="utf-8") as f:
             text = f.read()
@@ -566,7 +569,8 @@ class Sglang(Engine):
             self.load(model, loader_class(), draft=1, extra={"require": "direct"})
 
     def test_load_group(self):
-        """SGLang's load_group tells which ranks load together. With None each rank loads alone."""
+        """SGLang's load_group is the group of ranks that load together. If it is None, each rank
+        loads alone."""
         from penstock import sglang
         group = types.SimpleNamespace(world_size=2)
         for given, want in ((None, None), (group, group), ("default", None)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests errors: exception types, their attributes, wrong arguments, and what save_file and
-load_into refuse. Uses numpy arrays and the stand-in GPU."""
+load_into refuse. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import errno
 import os
@@ -44,7 +44,8 @@ class Errors(unittest.TestCase):
 
     def test_place(self):
         """An error's path is spelled as Python spells it, even if it is not valid UTF-8. An error
-        that is not about a file or tensor does not have the place of an earlier error."""
+        that is not about a file or tensor does not have the path, tensor and offset of an earlier
+        error."""
         odd = os.path.join(TMP, os.fsdecode(b"odd \xff.safetensors"))
         with open(odd, "wb") as f:
             f.write(b"\2\0\0\0\0\0\0\0{]")
@@ -61,7 +62,7 @@ class Errors(unittest.TestCase):
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
 
     def test_whole_sentence(self):
-        """A message contains the whole path and the whole tensor name, and its own end."""
+        """A message is not truncated: it contains the whole path and the whole tensor name."""
         name, folders = "layers." + "x" * 240, [TMP]
         folders.append(os.path.join(TMP, "d" * 150, "e" * 150, "\u00fc" * 100))
         texts = []
@@ -192,7 +193,7 @@ class Errors(unittest.TestCase):
                              f"^{re.escape(FILE)}: tensor '{name}': .*{words}")
 
     def test_arguments(self):
-        """Wrong arguments raise ValueError or TypeError before the library sees them."""
+        """Wrong arguments raise ValueError or TypeError before the C library is called."""
         out, row = os.path.join(TMP, "null.safetensors"), ARRAYS["row"]
         for call in (lambda: penstock.load_file(FILE + "\0"),
                      lambda: penstock.load_file(FILE, names=["ro\0w"]),

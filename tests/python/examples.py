@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the Python programs of examples/ as a user would: into host memory, into the memory of
-the stand-in GPU, and with wrong arguments, for which they print one line."""
+the stand-in GPU (which tests/standin simulates), and with wrong arguments, for which they print one
+line."""
 
 import os
 import subprocess

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs tests/lab/ckpt-torch, whose guest uses this Python and its torch."""
+"""Runs tests/lab/ckpt-torch, a test in a virtual machine. The machine's programs use this Python
+and its torch."""
 
 import os
 import sys

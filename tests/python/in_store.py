@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""in_store.py SERVER SCRIPT: runs a script of this folder with this Python while a server of
-tests/s3/with answers. The script cannot reach other hosts, so its packages are installed before."""
+"""in_store.py SERVER SCRIPT: runs a script of this folder with this Python while an S3 server runs,
+which tests/s3/with starts. The script cannot reach other hosts, so its packages are installed
+before."""
 
 import os
 import sys

@@ -111,8 +111,8 @@ class Questions(unittest.TestCase):
         self.assertNotIn("secret", str(caught.exception))
 
     def test_keys(self):
-        """The client finds the keys in the environment or in a profile. Without keys, the error
-        says what to set."""
+        """The client takes its S3 access keys from the environment or from a profile. Without keys,
+        the error says which variable to set."""
         old = dict(os.environ)
         try:
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -552,7 +552,8 @@ class Planned(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        # If the client does not read the whole answer, it has closed the connection.
+        # The write fails if the client has closed the connection before it has read the whole
+        # answer.
         with contextlib.suppress(ConnectionError):
             self.wfile.write(answer)
 
@@ -571,7 +572,7 @@ class SlowCopy(http.server.BaseHTTPRequestHandler):
             self.second.set()
         self.second.wait(3)
         answer = b"<CopyObjectResult><ETag>&quot;e&quot;</ETag></CopyObjectResult>"
-        # If the client has not waited for the answer, it has closed the connection.
+        # The write fails if the client has closed the connection instead of waiting for the answer.
         with contextlib.suppress(ConnectionError):
             self.send_response(200)
             self.send_header("Content-Length", str(len(answer)))

@@ -98,7 +98,8 @@ class Files(unittest.TestCase):
         self.assertIsNone(report.fallback)
 
     def test_only_what_is_needed(self):
-        """A load reads each payload once. Of the other bytes, it reads less than 1 MiB."""
+        """A load reads the bytes of each tensor (its payload) once. Of the object's other bytes, it
+        reads less than 1 MiB."""
         url, seen, payloads = client().url("bucket/holes.pt"), [], []
         ones = torch.ones(1 << 22)
         pt.save({"a": ones, "b": torch.zeros(1 << 22), "view": ones[5:]}, url)
@@ -290,8 +291,8 @@ class Checkpoints(unittest.TestCase):
         same(got, kept)
 
     def test_seam(self):
-        """Tests the methods of a client that a storage class for RDMA calls, with contiguous
-        tensors."""
+        """Tests the methods of ObjectClient that other projects' storage classes for RDMA call,
+        with contiguous tensors."""
         seam = client(bucket="bucket")
         tensor = torch.randn(1000, 300)
         seam.put_rdma("seam/__0_0.distcp", tensor)

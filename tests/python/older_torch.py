@@ -29,7 +29,7 @@ _ARGUMENTS = {name for function in (dcp.save, dcp.load, dcp.async_save)
 
 
 VERSION = tuple(int(number) for number in torch.__version__.split(".")[:2])
-# Torch 2.4 cannot save unsigned types.
+# Torch 2.4 cannot save unsigned types, so the tests then use int16 instead.
 UINT16 = torch.uint16 if VERSION >= (2, 5) else torch.int16
 NO_CPU_FSDP = unittest.skipIf(VERSION < (2, 6), f"torch {torch.__version__} lacks FSDP2 on CPUs")
 
@@ -42,7 +42,8 @@ def needs(*names):
 
 
 def _with_no_dist(function, deprecated):
-    """Returns save or load with the argument no_dist, for which it calls a deprecated function."""
+    """Returns a wrapper of save or load that has the argument no_dist. If no_dist is true, the
+    wrapper calls `deprecated` instead, the older function with this argument."""
 
     @functools.wraps(function)
     def call(*args, no_dist=False, **how):

@@ -120,7 +120,7 @@ class Open(unittest.TestCase):
 
     def test_closed_by_another_thread(self):
         """Another thread closes the file during a read. The read returns its tensor or raises
-        "closed", and no read-ahead stays behind."""
+        "closed", and no read-ahead thread or batch remains."""
         many = {f"t{i:02}": fill("float32", (64, 8), i) for i in range(60)}
         file = os.path.join(TMP, "closed.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -270,7 +270,8 @@ class Prefetch(unittest.TestCase):
     """Tests safe_open.prefetch, a call of the safetensors package from version 0.9 on."""
 
     def setUp(self):
-        # Several batches: the larger tensors have a batch of their own.
+        # Shortens the batches, so that the file has several. Each larger tensor is a batch of its
+        # own.
         patch = unittest.mock.patch.object(_prefetch, "BATCH_BYTES", 1000)
         patch.start()
         self.addCleanup(patch.stop)
@@ -307,7 +308,7 @@ class Prefetch(unittest.TestCase):
                 want = ARRAYS[name] if plan[name] is None else ARRAYS[name][plan[name]]
                 self.assertTrue(numpy.array_equal(got[name], want), name)
                 self.assertEqual(got[name].dtype, want.dtype)
-            # Reads less than the file: only the planned rows.
+            # The loader reads only the planned rows, not the whole tensor.
             with unittest.mock.patch.object(_prefetch.Model, "load_into", autospec=True,
                                             side_effect=_prefetch.Model.load_into) as called:
                 dict(f.prefetch({"wide": slice(0, 2)}, device="cpu"))
@@ -324,8 +325,8 @@ class Prefetch(unittest.TestCase):
         same(self, dict(taken), ARRAYS)
 
     def test_closed(self):
-        """Closing stops the load. Tensors that were taken stay, and the safe_open can be closed
-        first."""
+        """Closing the loader stops the load. Tensors that were taken remain valid, and the
+        safe_open can be closed before the loader."""
         f = penstock.safe_open(FILE, "np")
         loader = f.prefetch()
         f.close()

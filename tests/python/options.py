@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the options that all functions share: their signatures, progress and keep_cached.
 
-$TQDM=real uses the package tqdm, otherwise a stand-in that has the interface of tqdm."""
+With TQDM=real in the environment, the tests use the package tqdm. Otherwise they use the class Bar,
+which has the same interface."""
 
 import asyncio
 import inspect
@@ -63,7 +64,7 @@ class Signatures(unittest.TestCase):
 
 
 class Bar:
-    """Stands in for tqdm.auto.tqdm."""
+    """Replaces tqdm.auto.tqdm in the tests."""
 
     made = []
 

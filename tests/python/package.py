@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the package: iterate, devices, DLPack, groups, lifetimes, threads and the patch of the
-safetensors package. Uses numpy arrays and the stand-in GPU."""
+safetensors package. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import asyncio
 import contextlib
@@ -247,7 +247,8 @@ with penstock.Group("python", rank, ranks, folder=folder, timeout=60, window=655
 
 class Groups(unittest.TestCase):
     def ranks(self, ranks, part):
-        # The stand-in driver can have any number of GPUs. A real machine may have too few.
+        # The simulated CUDA driver of tests/standin can have any number of GPUs. A real machine may
+        # have too few.
         if os.environ.get("PENSTOCK_STANDIN") == "0":
             try:
                 open_device(ranks - 1)
@@ -261,7 +262,7 @@ class Groups(unittest.TestCase):
                    for rank in range(ranks)]
         outputs = [p.communicate(timeout=90) for p in started]
         self.assertEqual([err for _, err in outputs], [""] * ranks)
-        # For load_into all ranks together read the tensor only once.
+        # RANK prints the bytes that load_into has read. All ranks together read the tensor once.
         self.assertLessEqual(sum(int(out) for out, _ in outputs), 512000 * 1.05)
         return [safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
                 for rank in range(ranks)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests load_into: destinations of many types, with and without gaps, and invalid ones. Uses
-numpy arrays and the stand-in GPU."""
+numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import json
 import os
@@ -24,7 +24,8 @@ class Into(unittest.TestCase):
     @SETTINGS
     @given(st.data())
     def test_places(self, data):
-        """Any part of a tensor can be loaded into a view with gaps. The bytes in the gaps stay."""
+        """Any part of a tensor can be loaded into a view with gaps. The bytes in the gaps do not
+        change."""
         index = tuple(data.draw(one(n).filter(lambda i: not isinstance(i, slice) or
                                               i.step in (None, 1))) for n in (6, 5, 4))
         want = ARRAYS["box"][index]

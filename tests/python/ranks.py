@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 torch.set_num_threads(1)
-# In torch 2.4, destroy_process_group holds Python's lock while it waits for a thread that may need
-# this lock.
+# Whether a process calls destroy_process_group. In torch 2.4, this function holds the GIL while it
+# waits for a thread that may need the GIL.
 DESTROY = not torch.__version__.startswith("2.4.")
 
 

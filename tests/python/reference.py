@@ -25,8 +25,8 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PLAIN = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
          "F16": "float16", "U32": "uint32", "I32": "int32", "F32": "float32", "U64": "uint64",
          "I64": "int64", "F64": "float64", "C64": "complex64"}
-# The reference's names for the dtypes that are not in PLAIN but whose elements have
-# whole bytes.
+# Names in the safetensors package (the reference) for the dtypes that are not in PLAIN but whose
+# elements have whole bytes.
 OTHERS = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
           "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
           "F8_E5M2FNUZ": "float8_e5m2fnuz"}
@@ -70,7 +70,8 @@ def both_ways(test, tensors, metadata=None):
 
 
 def raw(filename):
-    """Reads a file with the reference. Returns a dict from name to (dtype, shape, bytes)."""
+    """Reads a file with the safetensors package. Returns a dict from name to (dtype, shape,
+    bytes)."""
     with open(filename, "rb") as f:
         return {n: (t["dtype"], tuple(t["shape"]), bytes(t["data"]))
                 for n, t in safetensors.deserialize(f.read())}

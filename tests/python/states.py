@@ -9,7 +9,7 @@ import torch.distributed.checkpoint as dcp
 
 import older_torch  # pylint: disable=unused-import # adds arguments to functions of dcp
 
-# CheckpointException is not a subclass of Exception.
+# All exceptions that a save or load may raise. CheckpointException is not a subclass of Exception.
 ERRORS = (Exception, dcp.CheckpointException)
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 

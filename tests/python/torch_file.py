@@ -238,9 +238,9 @@ class Files(Base):
             self.assertFalse(os.path.exists(path("evil")))
 
     def test_layout(self):
-        """In the file, payloads of 64 KiB and more begin at multiples of 4096, all others at
-        multiples of 64. In host memory, a payload has the same offset within a page as in the
-        file, so that a direct path can carry it."""
+        """A payload is the bytes of one tensor's storage. In the file, payloads of 64 KiB and more
+        begin at multiples of 4096 bytes, all others at multiples of 64. In host memory, a payload
+        has the same offset within a page as in the file, so that O_DIRECT reads can fill it."""
         obj = {"a": make(1, torch.uint8, LONG), "b": make(2, torch.uint8, LONG - 1),
                "c": make(3, torch.float32, LONG)}
         report = ours.save(obj, path("l.pt"))
@@ -420,8 +420,8 @@ class Other(Base):
         self.assertRegex(report.fallback, "rebuilds its tensors|maps the file in an unknown way")
 
     def test_extension_codes(self):
-        """If the process has registered extension codes (copyreg), an unpickler does not ask
-        for the names of all classes. So load lets torch.load read the file."""
+        """If the process has registered extension codes (copyreg), an unpickler does not call
+        find_class for all classes. So load lets torch.load read the file."""
         obj = {"a": torch.randn(30000)}
         ours.save(obj, path("x.pt"))
         copyreg.add_extension("decimal", "Decimal", 77)
@@ -480,8 +480,9 @@ class Damage(Base):
                 self.assertLessEqual(caught.exception.offset, end)
 
     def test_flipped(self):
-        """A bit outside of the payloads is changed. load must raise an error or return the
-        right object. So a change that moves a payload or changes the pickle must be noticed."""
+        """The test flips a bit outside of the payloads (the tensors' bytes). load must raise an
+        error or return the right object. So it must detect a change that moves a payload, or that
+        changes the pickle."""
         rand = random.Random(5)
         for save in (ours.save, torch.save):
             save(self.obj, path("d.pt"))

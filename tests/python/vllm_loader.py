@@ -181,7 +181,7 @@ class Vllm(unittest.TestCase):
 
     def test_choices(self):
         """The loader reads the tensors that vLLM's loader reads, also with expert parallelism and
-        with weights that the model does not use. It notes the time and shows a progress bar. A
+        with weights that the model does not use. It records the time and shows a progress bar. A
         model that has no safetensors files is read by vLLM's own loader, and Penstock's loader
         warns."""
         names = [f"model.layers.{i}.mlp.experts.{e}.up.{kind}" for i in range(2) for e in range(4)

@@ -280,7 +280,7 @@ class Tree:
         for path, target in self.links.items():
             whole = os.path.join(folder, path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
-            # A capture also contains the folders that links point to.
+            # A real capture also contains the folders that links point to, so write() creates them.
             there = os.path.normpath(os.path.join(os.path.dirname(whole), target))
             if not os.path.lexists(there):
                 os.makedirs(there)
@@ -299,8 +299,8 @@ def bridge_config(kind, acs, whole):
     if whole:
         port = {"root": 4, "up": 5, "down": 6}[kind]
         struct.pack_into("<BBH", data, 0x40, 0x10, 0, 2 | port << 4)
-        # The list of capabilities starts with error reporting, so the code must search it for
-        # ACS.
+        # The list of capabilities starts with error reporting, so the tested code must search the
+        # list for ACS.
         following = 0x148 if acs is not None else 0
         struct.pack_into("<I", data, 0x100, 1 | 2 << 16 | following << 20)
         if acs is not None:
@@ -370,7 +370,7 @@ def cloud_vm():
             tree.gpu(port, f"0000:{n + 1:02x}:00.0", cpus="0-47")
         else:
             tree.nvme(port, f"0000:{n + 1:02x}:00.0", 0, cpus="0-47")
-    # Real kernels show default mount options only in /proc/fs/ext4.
+    # Like real kernels, lists the default mount options only in /proc/fs/ext4.
     tree.mount("/", "ext4", "/dev/vda1", "rw,discard", "vda1")
     tree.text("proc/fs/ext4/vda1/options", "rw\ndelalloc\ndata=ordered\n")
     tree.mount("/local", "ext4", "/dev/nvme0n1", "rw,data=writeback", "nvme0n1")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""botocore_signs.py SIGN: compares our signatures with botocore's, for random requests.
+"""botocore_signs.py SIGN: compares Penstock's signatures with botocore's, for random requests.
 
-SIGN is the program of tests/s3/sign.c. For each request, botocore and we sign it; both must have
-the same signature, and we must accept botocore's request but not with another path. The same
-holds for presigned URLs. PENSTOCK_SEED selects the requests."""
+SIGN is the program of tests/s3/sign.c, which signs and verifies with Penstock's code. For each
+request, SIGN and botocore must compute the same signature. SIGN must accept the request that
+botocore has signed, and refuse it with another path. The same holds for presigned URLs.
+PENSTOCK_SEED selects the requests."""
 
 import os
 import random
@@ -94,8 +95,8 @@ def signature_of(query):
 
 def check_presigned(keys, region):
     method, path, query, headers = random_request()
-    # If several parameters have one name, botocore keeps only the first. It also decodes plus
-    # signs.
+    # If several parameters have one name, botocore keeps only the first. So this query has each
+    # name once. It has no plus signs either, which botocore would decode.
     pairs = {pair.split("=")[0]: pair if "=" in pair else pair + "="
              for pair in query.split("&") if pair}
     query = "&".join(pairs.values())

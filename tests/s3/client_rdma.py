@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests s3:// by S3 over RDMA against `penstock serve`: both directions, by each transport, to the
-host and to the stand-in GPU. The report of the client and the metrics of the gateway must count
-the same bytes. client_rdma.py [WORD...] runs the cases whose names contain one of the words, or
-all. Prints TAP; tests/run runs it."""
+"""Tests s3:// by S3 over RDMA against `penstock serve`: reads and writes by each transport, with
+host memory and with a simulated GPU. The report of the client and the metrics of the gateway must
+count the same bytes. client_rdma.py [WORD...] runs the cases whose names contain one of the words,
+or all. Prints TAP; tests/run runs it."""
 
 import json
 import os
@@ -119,7 +119,8 @@ if ADDRESS != "127.0.0.1":
 
 
 def case_both_ways_by_ofi1():
-    """ofi1 moves the bytes if both sides name it, and another transport or HTTP otherwise."""
+    """ofi1 moves the bytes if both the client and the gateway name it. Otherwise another transport
+    or HTTP moves them."""
     for provider in ("net", "tcp;ofi_rxm"):
         os.environ["PENSTOCK_OFI_PROVIDER"] = provider
         with Setup() as s:
@@ -136,7 +137,7 @@ def case_both_ways_by_ofi1():
 
 
 def case_check():
-    """penstock check tells how the server moves the bytes, and why not otherwise."""
+    """penstock check reports how the server moves the bytes, and why not in another way."""
     with Setup() as s:
         s.source(5 * MIB)
         s.copy(s.path("source"), "s3://data-1/key")
@@ -256,8 +257,9 @@ def case_load():
 
 
 def case_upstream():
-    """A gateway in front of another gateway moves the bytes by RDMA. If this gateway declines all
-    tokens, the bytes move by HTTP, and the client sends it no more tokens after 32."""
+    """A gateway that passes requests to another gateway moves its clients' bytes by RDMA. With
+    `--rdma none` it declines all tokens: then the bytes move by HTTP, and the client sends no more
+    tokens after 32."""
     for flags, path in (([], "rdma"), (["--rdma", "none"], "bounce")):
         with Setup() as s, Setup(upstream=s.gateway.url, flags=flags, env={
                 "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,

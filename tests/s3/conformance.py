@@ -42,8 +42,8 @@ def cases(modules=MODULES):
 
 
 def deviations(server, names):
-    """Returns the known deviations of this server. For each case, they say the reason, and whether
-    the case must fail or may also pass."""
+    """Returns the known deviations of this server: for each case, the reason, and whether the case
+    must fail or may also pass."""
     found, of, reason = {}, "", ""
     with open(os.path.join(HERE, "deviations"), encoding="utf-8") as file:
         for line in file:

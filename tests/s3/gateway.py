@@ -3,7 +3,8 @@
 """Tests `penstock serve`: keys, limits, hostile requests, files in its folder, signals, logs.
 
 gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
-tests the API of S3, and gateway_kills.py crashes. Prints TAP; tests/run runs it."""
+tests the API of S3, and gateway_kills.py tests crashes of the gateway. Prints TAP; tests/run runs
+it."""
 
 import collections
 import fcntl
@@ -199,7 +200,7 @@ def case_unknown_uploads():
         upload = client.create_multipart_upload(Bucket="other", Key="k")["UploadId"]
         standard = [f"/proc/{gateway.process.pid}/fd/{n}" for n in (0, 1, 2)]
         before = [os.readlink(path) for path in standard]
-        # The folder of uploads has no entry for data-1.
+        # The folder of uploads has an entry for the bucket `other`, and none for data-1.
         for bucket in ("data-1", "other"):
             for word in ("x", "../" * 4, "0" * 32, "f" * 33, upload[:-1] + "/"):
                 for call, more in ((client.list_parts, {}), (client.abort_multipart_upload, {}),
@@ -778,8 +779,8 @@ def case_repair():
         same((result["uploads_removed"], result["drafts_removed"], result["in_use"]), (1, 0, 2),
              "first repair")
         same([os.path.exists(path) for path in uploads], [False, True], "uploads")
-        # A test cannot set the time of a name's last change (ctime), so it waits until the lease
-        # expires.
+        # A draft's age depends on the time of its last change (ctime), which a test cannot set. So
+        # the test waits until the draft is older than the lease of 1 s.
         until(lambda: repair(gateway, "--lease", "1")["drafts_removed"] == 1, "the draft is old")
         raw.sendall(b"67890")
         until(lambda: keys_of(client) == ["k"], "the PUT of a live gateway succeeds")
@@ -788,8 +789,8 @@ def case_repair():
 
 
 def case_repair_keeps_moves():
-    """If a repair cannot read a folder, it must not remove a draft that may be the only name of an
-    object."""
+    """If a repair cannot read a folder, it must not remove a draft (a file in .penstock/tmp),
+    because the draft may be the only name of an object."""
     gateway, client = opened()
     with gateway:
         client.put_object(Bucket="data-1", Key="a", Body=b"body")

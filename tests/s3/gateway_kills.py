@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Kills `penstock serve` while clients store objects, many times. After each restart, every
-acknowledged object must be there, and every object must be whole. At the end, a repair must remove
-all drafts and uploads, and nothing else. $PENSTOCK_KILLS is the number of kills (default 15).
-Prints TAP."""
+acknowledged object must be there, and every object must be whole. At the end, `penstock serve
+--repair` must remove all drafts (temporary files) and uploads, and nothing else. $PENSTOCK_KILLS is
+the number of kills (default 15). Prints TAP."""
 
 import hashlib
 import os
@@ -96,8 +96,8 @@ def check_repair(gateway, writers):
     left = gateway.drafts()
     print(f"# {len(left)} files are left", flush=True)
     same(bool(left), True, f"the kills have left files: {left}")
-    # A test cannot set the time of a file's last change (ctime), so it waits until the leases
-    # expire.
+    # The repair removes only files whose last change (ctime) is older than the leases of 1 s. A
+    # test cannot set the ctime, so it waits.
     until(lambda: repair(gateway, "--lease", "1", "--upload-lease", "1")["in_use"] == 0,
           "nothing is in use")
     same(gateway.drafts(), [], "files that the repair leaves")

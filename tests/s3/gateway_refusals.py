@@ -237,7 +237,7 @@ def case_full_disk():
         same([p["PartNumber"] for p in client.list_parts(UploadId=upload, **names)["Parts"]],
              [1], "parts")
         same(client.get_object(Bucket="data-1", Key="old")["Body"].read() == part, True, "body")
-        # After space was freed, the same upload can be completed.
+        # Deleting an object frees space. Then the same upload can be completed.
         client.delete_object(Bucket="data-1", Key="old")
         same(failure(client.complete_multipart_upload, **finish), None, "with room")
         same(client.get_object(**names)["Body"].read() == part, True, "the object")

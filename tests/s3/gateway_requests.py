@@ -105,8 +105,8 @@ def case_listing_while_objects_move():
             try:
                 for number, key in enumerate(wanted):
                     if number % 100 == 50:
-                        # Pauses in each third of the moves until both clients have made another
-                        # listing.
+                        # The writer pauses in each third of its requests until both clients have
+                        # made another listing.
                         seen = list(counts)
                         until(lambda seen=seen: all(now > then for now, then in
                                                     zip(counts, seen)), "both clients list")
@@ -164,7 +164,8 @@ def case_texts_limit():
                 one.close()
             return got
 
-        # A refused request occupies its memory until its reply is sent.
+        # A refused request occupies its memory until its reply is sent. So the number of refused
+        # requests varies, and only the set of statuses is checked.
         got = replies(TEXTS // TEXT + 4)
         statuses = [reply.split(" ", 2)[1] for reply in got]
         print("#", statuses)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests hipobj-rc-v2 between s3:// and `penstock serve` over an RDMA network card, such as
-Soft-RoCE (tests/lab/rc1): objects of one part and of several, ranges, processes that are killed in
-the middle of transfers, and requests by hand that must be refused. Needs PENSTOCK_RC1_ADDRESS, the
-card's address. hipobj.py [WORD...] runs the cases whose names contain one of the words, or all.
-Prints TAP; tests/s3/gateway runs it."""
+"""Tests the RDMA protocol hipobj-rc-v2 between s3:// URLs and `penstock serve` over an RDMA network
+card, such as Soft-RoCE (tests/lab/rc1). The cases test objects of one part and of several, ranges,
+and processes that are killed in the middle of transfers. They also send requests that the gateway
+must refuse. Needs PENSTOCK_RC1_ADDRESS, the card's address.
+
+hipobj.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints TAP;
+tests/s3/gateway runs it."""
 
 import os
 import random
@@ -47,7 +49,7 @@ def case_objects_of_all_lengths():
 
 
 def case_many_ranges():
-    """Short reads at the same time have the same bytes by hipobj-rc-v2 and by HTTP."""
+    """Many short reads at the same time return the same bytes by hipobj-rc-v2 as by HTTP."""
     with Setup(flags=FLAGS) as s:
         s.source(3 * MIB + 77)
         s.copy(s.path("source"), url("key"))
@@ -160,7 +162,8 @@ def case_foreign_sessions():
 
 
 def case_queue_pair_that_does_not_exist():
-    """If no queue pair of a client exists, the gateway gives up the transfer and stores nothing."""
+    """If the queue pair that a READY names does not exist, the transfer fails, and the gateway
+    stores nothing."""
     with Setup(flags=FLAGS) as s:
         s.source(4096)
         s.copy(s.path("source"), url("key"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges objects between Penstock and boto3 through moto, an independent simulation of S3. moto
-verifies our signatures with botocore's code. tests/s3/moto runs this script."""
+verifies Penstock's signatures with botocore's code. tests/s3/moto runs this script."""
 
 import json
 import logging

@@ -19,7 +19,7 @@
  *				byte arrives on standard input, and otherwise sets a deadline after
  *				MS milliseconds. For each further byte it commits again ('c') or
  *				aborts ('a')
- *	object grow URL N MS	the same, but opens the object without its length; for 'w', writes
+ *	object grow URL N MS	like stop, but opens the object without its length; for 'w', writes
  *				a piece where the part after the N bytes begins
  *	object hold URL N	writes N bytes, prints "written", and waits for standard input
  *	object save URL N	saves a model with one tensor of N bytes
@@ -264,7 +264,8 @@ static int write_object(const char *url, uint64_t total, const char *how)
 		ret = strcmp(how, "abort") ? penstock_commit(st, 1) : penstock_abort(st);
 	if (ret && again) {
 		printf("again: ");
-		/* opens and closes the object between the two commits */
+		/* Opening the object sends a HEAD request, after which the test's server answers
+		 * commits again. */
 		penstock_close(open_or_exit(url, 0, 0));
 		ret = penstock_commit(st, 1);
 	}
@@ -321,12 +322,11 @@ static void report_after(int ret, uint64_t ns)
 	fflush(stdout);
 }
 
-/* Stops a commit, and then obeys the bytes of the standard input. If `grows` is true, the object is
- * opened without its length. */
+/* Writes an object and stops its commit. Then carries out the command that each byte of the
+ * standard input names. If `grows` is true, opens the object without its length. */
 static int write_and_stop(const char *url, uint64_t total, uint64_t ms, bool grows)
 {
-	struct penstock_storage *st =
-		open_or_exit(url, PENSTOCK_O_REPLACE, grows ? 0 : total);
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_REPLACE, grows ? 0 : total);
 	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
 	const uint64_t next = (total + PART - 1) / PART * PART;
 	pthread_t thread;
@@ -396,7 +396,8 @@ static int read_parts(const char *url, uint64_t len, char **offsets)
 	return 0;
 }
 
-/* Prints what a read has done: the result, the bytes of two paths, and the count of wrong bytes. */
+/* Prints the result of a read in one line: the bytes that moved on the paths "rdma" and "bounce",
+ * the reason, the retries, and how many bytes are wrong. */
 static void report_read(int64_t result, const struct penstock_report *report, const char *found,
 			const char *expected, size_t len)
 {
@@ -500,7 +501,8 @@ int main(int argc, char **argv)
 		return fork_and_read(argv[2]);
 	if (!strcmp(what, "write") && argc > 4)
 		return write_object(argv[2], n, argv[4]);
-	/* The first object has shown that the server accepts tokens. */
+	/* When the second object is created, the first has already shown that the server accepts
+	 * tokens. */
 	if (!strcmp(what, "pair") && argc > 4)
 		return write_object(argv[2], n, "first") + write_object(argv[4], n, "create");
 	if (!strcmp(what, "wait") && argc > 4)

@@ -3,9 +3,9 @@
  * A program for tests/s3/device_windows: `ordered URL FILE`. It writes a file's bytes out of memory
  * of the stand-in GPU to an object. Every other piece of 4 MiB is written first, so that each part
  * has a window in the memory of the GPU. The other pieces are written by requests in stream order.
- * While they wait for their stream, another thread frees memory. Its call of the driver returns only
- * when the stream is idle, and stops most calls of other threads until then. So a request in stream
- * order that needed a call of the driver, or a part that needs one, would never complete.
+ * While they wait for their stream, another thread frees memory. Its call of the driver returns
+ * only when the stream is idle, and stops most calls of other threads until then. So a request in
+ * stream order that needed a call of the driver, or a part that needs one, would never complete.
  *
  * It prints "ok" and the numbers of the parts of penstock_storage_info.
  */

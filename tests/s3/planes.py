@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests `penstock plane`. A plane is a process that holds the network card and the keys of the
-object store; its tenants are the processes that use it. The cases test GET and PUT of tenants, and
-moves of tenants that are servers. A tenant must not reach the memory of another tenant. Planes and
-tenants are killed or stopped in the middle of a transfer. Further cases test SIGTERM, users,
-limits, and that no secret leaves the plane. planes.py [WORD...] runs the cases whose names contain
-one of the words, or all. Prints TAP; tests/run runs it."""
+object store. Its tenants are the processes that use it. The cases test GET and PUT of tenants that
+are clients, and transfers of tenants that are servers. A tenant must not reach the memory of
+another tenant. Planes and tenants are killed or stopped in the middle of a transfer. Further cases
+test SIGTERM, users, limits, and that no secret leaves the plane.
+
+planes.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints TAP;
+tests/run runs it."""
 
 import fcntl
 import importlib.machinery
@@ -124,7 +126,7 @@ def server_tenant(plane):
 
 
 def ended(side, expected, what):
-    """Waits for a completion, and compares its result, decision and transport."""
+    """Waits for a completion, and compares its result, decision and transport with `expected`."""
     line = side.ask("end", 60000)
     same(tuple(line.split(" ")[:3]), tuple(map(str, expected)), f"{what} ({line})")
     return line
@@ -162,7 +164,7 @@ def round_trip(plane, client, device, how, put="done", get="done"):
         transfer(side, "get", length, (length, get, how))
         same(side.ask("sum", 0, length), checksum, "bytes of the object")
         same(side.ask("sum", length, MIB), behind, "bytes behind the window")
-        # A range, and a window that is longer than the rest of the object.
+        # Read a range with a window that is longer than the rest of the object.
         same(side.ask("fill", 7), "filled", "fill")
         transfer(side, "get", 2 * MIB, (MIB + 77, get, how), off=4096, first=8 * MIB)
         client.put_object(Bucket="data-1", Key="part", Body=stored[8 * MIB:])
@@ -173,7 +175,7 @@ def round_trip(plane, client, device, how, put="done", get="done"):
         transfer(side, "get", 100, (-2, "error", "-"), key="missing")
         transfer(side, "put", 100, (-17, "error", "-"), flags=2)
         same(client.head_object(Bucket="data-1", Key="key")["ContentLength"], length, "length")
-        # A range behind the end has no bytes.
+        # A GET of a range behind the end of the object moves no bytes.
         transfer(side, "get", 100, (0, "body", "http"), first=length)
         transfer(side, "put", MIB, (MIB, put, how), key="a%20?%/with=#\u00e4+&signs")
         length = client.head_object(Bucket="data-1", Key="a%20?%/with=#\u00e4+&signs")
@@ -188,7 +190,7 @@ def case_transports():
             with Plane(gateway, "--rdma", transport, "--device", "cuda:0") as plane:
                 for count, device in enumerate(("host", "cuda:0"), 1):
                     round_trip(plane, client, device, transport)
-                    # The empty range is a response without a window.
+                    # The GET of the empty range moves no byte by RDMA, so it counts under `body`.
                     same((plane.requests("get", "window"), plane.requests("get", "body"),
                           plane.requests("put", "window"), plane.requests("put", "body")),
                          (3 * count, count, 2 * count, 0), "requests")
@@ -221,8 +223,8 @@ def own_address():
 
 
 def case_two_cards():
-    """Two addresses stand for two network cards. The gateway declines tokens with the first one,
-    so the request goes on by the other one, and the next window prefers it."""
+    """Two addresses stand for two network cards. The gateway declines tokens that name the first
+    one. So the plane repeats the request with the other one, and prefers it for the next window."""
     other = own_address()
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
@@ -244,7 +246,8 @@ def case_two_cards():
 
 
 def case_require():
-    """The plane follows the variable PENSTOCK_RDMA in its environment."""
+    """The variable PENSTOCK_RDMA in the plane's environment decides whether the plane must not,
+    or must, use RDMA."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway:
@@ -329,7 +332,7 @@ class Raw:
         return self.HEAD.unpack_from(data)[2], data[self.HEAD.size:]
 
     def result(self, kind, body):
-        """Returns result and number of an ANSWER."""
+        """Sends a message. Returns the result and the object's number from its ANSWER."""
         kind, data = self.ask(kind, body)
         same(kind, self.ANSWER, "kind of the answer")
         return struct.unpack_from("=iIQ", data)[::2]
@@ -393,12 +396,14 @@ def case_other_tenants_windows():
 
 
 def case_users():
-    """The plane refuses users that are not permitted, even if they can open its socket."""
+    """The plane refuses processes of users that are not permitted, even if they can open its
+    socket."""
     if os.getuid():
         raise Skip("only root can become another user")
 
     def refused(plane, user):
-        """Returns the error of a server that becomes the user and then opens the plane."""
+        """Returns the error of a process that switches to the user and then connects to the plane
+        as a server."""
         try:
             with Side("server", "host", user, "-", plane.socket):
                 return None
@@ -462,7 +467,8 @@ def case_descriptors():
         pid = plane.process.pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         same(soft, hard, "limit of open files")
-        # The metrics' thread needs a descriptor, too, so the count does not use it.
+        # The count is taken without a request for metrics, because that would need a descriptor,
+        # too.
         count = len(os.listdir(f"/proc/{pid}/fd"))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, hard))
         for _ in range(2):
@@ -485,7 +491,7 @@ def big_object(client):
 
 def case_plane_killed():
     """If its plane is killed, the application gets an error. After the release, nothing changes the
-    application's memory, although the server may still have the old pages. A new plane can listen
+    application's memory, although the server may still access the old pages. A new plane can listen
     at the same socket."""
     gateway, client = opened()
     big_object(client)
@@ -512,8 +518,8 @@ def case_plane_killed():
 
 
 def case_plane_stopped():
-    """A plane that does not answer counts as gone. When the plane continues, the gateway cannot
-    change the memory of the released window."""
+    """If a plane does not answer, its tenant treats the plane as gone and releases the window. When
+    the stopped plane continues, the gateway must not change the window's memory."""
     gateway, client = opened()
     big_object(client)
     with gateway, Plane(gateway, "--rdma", "tcp1") as plane:
@@ -535,7 +541,8 @@ def case_plane_stopped():
 
 
 def case_tenant_stopped():
-    """A tenant that was stopped for longer than a plane may be silent still has its plane."""
+    """A tenant is stopped by SIGSTOP for longer than the time after which a silent plane counts as
+    gone. When it continues, it must still use the plane."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway, Plane(gateway) as plane, tenant(plane, silence_ms=500) as side:
@@ -548,7 +555,7 @@ def case_tenant_stopped():
         time.sleep(1.5)
         side.signal(signal.SIGCONT)
         os.waitid(os.P_PID, side.process.pid, os.WCONTINUED)
-        # The plane answers a PING meanwhile.
+        # During this time, the tenant sends a PING, which the plane answers.
         time.sleep(1.5)
         gateway.process.send_signal(signal.SIGCONT)
         ended(side, (100, "done", "shm1"), "the request")
@@ -608,8 +615,8 @@ def case_drain():
 # ---- servers ----
 
 def case_server_moves():
-    """A server plane moves bytes between a server's memory and files and windows of clients. These
-    clients have no plane."""
+    """A plane for servers moves bytes between a server's memory or files and the windows of
+    clients. These clients have no plane."""
     with Plane(None, "--role", "server", "--device", "cuda:0") as plane:
         for transport, device in (("shm1", "host"), ("tcp1", "host"), ("shm1", "cuda:0")):
             with Side("client", transport, device, 16, 2000) as client, \
@@ -632,7 +639,7 @@ def case_server_moves():
 
 
 def case_server_ends():
-    """A server plane or its tenant is killed in the middle of a move."""
+    """Kills a plane for servers, or the server that uses it, in the middle of a transfer."""
     for transport in ("shm1", "tcp1"):
         for victim in ("plane", "server"):
             plane = Plane(None, "--role", "server")

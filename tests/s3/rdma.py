@@ -257,7 +257,8 @@ sys.stdin.readline()
 
 
 class Stalled:
-    """A client of tcp1 that sends the greeting and then only counts the bytes that it receives."""
+    """A client of the transport tcp1 that greets the gateway and receives one command, but does not
+    answer it."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -416,8 +417,8 @@ def case_drain_refuses_queued_requests():
 
 
 def case_drain_waits_for_transfers():
-    """After SIGTERM, the gateway waits for the end of a transfer by RDMA, which is an error in
-    this case."""
+    """After SIGTERM, the gateway waits until a transfer by RDMA has ended. In this case, the
+    transfer ends with an error."""
     with Setup() as s, Stalled() as stalled:
         results = []
         thread = threading.Thread(target=lambda: results.append(failure(

@@ -76,8 +76,8 @@ for _byte in range(256):
 
 
 class Puppet(threading.Thread):
-    """A client of tcp1 with a window of `data`. It answers `commands` commands and then closes its
-    connections, like a client that is killed."""
+    """A client of the transport tcp1. `data` is the content of its window. It answers `commands`
+    commands of the gateway and then closes its connections, like a client that is killed."""
 
     def __init__(self, data, commands):
         super().__init__(daemon=True)
@@ -381,7 +381,7 @@ def case_client_ends_in_a_put():
             puppet.end()
             same(puppet.offsets, [n * RING for n in range(commands)], "offsets of the pieces")
             same(s.stored("key"), b"old", "the object")
-        # 1 MiB is moved in six pieces.
+        # 1 MiB is moved in six pieces of at most RING bytes.
         puppet = Puppet(data, 6)
         with_token(s, puppet.token, s.plain.put_object)
         puppet.end()
@@ -391,8 +391,8 @@ def case_client_ends_in_a_put():
 
 
 def case_staging_is_bounded():
-    """Requests with RDMA may use half of the staging memory while they wait. The gateway declines
-    further tokens. When all staging memory is in use, requests get status 503."""
+    """Requests that wait for RDMA may use half of the memory of --buffer-memory. Beyond that, the
+    gateway declines tokens. When all of this memory is in use, requests get status 503."""
     data = random.Random(10).randbytes(MIB)
     with Setup(flags=["--buffer-memory", "512KiB"]) as s, Stalled() as stalled:
         s.plain.put_object(Bucket="data-1", Key="key", Body=data)

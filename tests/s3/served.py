@@ -316,8 +316,8 @@ def together(functions):
 
 @contextlib.contextmanager
 def small_disk(gateway, mib):
-    """Mounts a tmpfs of `mib` MiB as the root of a gateway and starts the gateway. Stops and
-    unmounts both at the end."""
+    """Mounts a tmpfs of `mib` MiB as the root of a gateway and starts the gateway. At the end,
+    stops the gateway and unmounts the tmpfs."""
     gateway.stop()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", gateway.root],
                       stderr=subprocess.DEVNULL, check=False).returncode:

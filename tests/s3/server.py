@@ -3,7 +3,8 @@
 
 The server calls Server.fault for each request. It returns None or a list of actions, for example
 [("short", 1000)]. Server.requests records every request, so that a test can count them. The server
-verifies no signatures. Other tests in tests/s3 show that real servers accept ours."""
+verifies no signatures. Other tests in tests/s3 show that real servers accept the signatures of
+Penstock."""
 
 import base64
 import hashlib
@@ -202,7 +203,7 @@ class Server:
         if r.method == "PUT":
             return self._put(r)
         if r.method == "POST" and "uploads" in r.query:
-            # contains characters that the client must percent-encode in a query
+            # The upload ID contains characters that the client must percent-encode in a query.
             upload = f"up/{len(self.uploads)}+="
             self.uploads[upload] = {}
             return 200, {}, f"<R><UploadId>{upload}</UploadId></R>".encode()

@@ -138,7 +138,7 @@ def case_wrong_bodies_store_nothing():
 
 
 def case_trailers():
-    # around the lengths at which the staging memory is full
+    # lengths below, at and above the limits of the gateway's ring buffer for one request
     sizes = (1000, 176 << 10, 192 << 10, BIG)
     data = random.Random(SEED).randbytes(BIG)
     with Pair() as pair:
@@ -204,7 +204,7 @@ def case_tls():
 
 def case_buffer_memory():
     with Pair("--buffer-memory", "256KiB") as pair:
-        # The gateway frees the staging memory of a request shortly after it has sent the reply.
+        # The gateway frees the memory of a request's body shortly after it has sent the reply.
         eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 0, "staging")
         with raw_put(pair.front, pair.client, "k", BIG, b"begin"):
             eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 256 << 10, "staging")

@@ -3,13 +3,15 @@
  * A libcuda for test_async.c that behaves as if another thread captured a blocking stream in the
  * global capture mode. A query of the NULL stream reports the capture. A wait for a stream is
  * refused unless the calling thread is in the relaxed capture mode. This libcuda counts the waits
- * that would have made the capture fail. All other functions are the stand-in driver's.
+ * that would have made the capture fail. All other functions are those of the stand-in (simulated)
+ * driver.
  */
 #include "device/cuda_api.h"
 
 #define CAPTURING_API __attribute__((visibility("default")))
 
-/* This reference keeps the linker from removing the dependency on the stand-in driver. */
+/* This reference keeps the linker from removing the dependency on the simulated driver (the
+ * stand-in). */
 extern enum pst_cu_result cuInit(unsigned flags);
 CAPTURING_API extern enum pst_cu_result (*const capturing_cu_init)(unsigned);
 enum pst_cu_result (*const capturing_cu_init)(unsigned) = cuInit;

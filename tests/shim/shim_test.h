@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams,
- * batches, child processes and a gate. The gate is a semaphore that blocks streams until the test
- * opens it. The CUDA driver is the stand-in, or the machine's driver if PENSTOCK_STANDIN is 0.
- * Tests call the drop-in only through the functions that it exports.
+ * Fixtures of the tests of the drop-in (Penstock's libcufile): the CUDA driver, files of known
+ * bytes, device memory, streams, batches, child processes and a gate. The gate is a word in memory
+ * that blocks streams until the test opens it. The CUDA driver is a simulated one (the stand-in),
+ * or the machine's driver if PENSTOCK_STANDIN is 0. Tests call the drop-in only through the
+ * functions that it exports.
  */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H
@@ -33,7 +34,7 @@ static char st_path[PATH_MAX]; /* path of the file that st_make created last */
 
 /* ---- the CUDA driver ---- */
 
-/* Loads the CUDA driver's functions from the same library that the drop-in uses. */
+/* Loads the CUDA driver's functions from the same library that the drop-in libcufile uses. */
 ST_UNUSED static bool cu_load(void)
 {
 	const char *name = getenv("PENSTOCK_LIBCUDA");
@@ -57,8 +58,8 @@ ST_UNUSED static bool cu_load(void)
 	       cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK;
 }
 
-/* Looks up a function that only the stand-in driver has, and stores it in *fn. Returns false if
- * the tests run with a real driver. */
+/* Looks up a function that only the simulated driver (the stand-in) has, and stores it in *fn.
+ * Returns false if the tests run with a real driver. */
 ST_UNUSED static bool cu_standin(const char *name, void *fn)
 {
 	void *lib = getenv("PENSTOCK_LIBCUDA")
@@ -122,7 +123,8 @@ ST_UNUSED static void st_gate_open(void)
 	__atomic_store_n(st_gate, 1, __ATOMIC_RELEASE);
 }
 
-/* Makes the stream wait for the gate. Work that is queued later runs only when the gate is open. */
+/* Makes the stream wait for the gate, a word in memory that st_gate_open sets. Work that is queued
+ * later runs only when the gate is open. */
 ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
 {
 	assert_cu(cu.cuStreamWaitValue64(stream, st_gate_dev, 1, PST_CU_WAIT_GEQ));
@@ -266,7 +268,7 @@ ST_UNUSED static void st_real(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-static uintptr_t st_text_start, st_text_end; /* first and last address of the drop-in's code */
+static uintptr_t st_text_start, st_text_end; /* first and last address of libcufile's code */
 
 static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -282,14 +284,14 @@ static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *ar
 	return 1;
 }
 
-/* Finds the address range of the drop-in's code, which st_in_shim uses. */
+/* Finds the address range of the code of the drop-in libcufile, which st_in_shim uses. */
 ST_UNUSED static bool st_find_text(void)
 {
 	return dl_iterate_phdr(st_text_visit, NULL) == 1;
 }
 
-/* Returns whether a return address belongs to the drop-in, which means that the drop-in made the
- * call. */
+/* Returns whether a return address belongs to the drop-in libcufile, which means that this library
+ * made the call. */
 ST_UNUSED static bool st_in_shim(void *caller)
 {
 	return (uintptr_t)caller - st_text_start < st_text_end - st_text_start;

@@ -406,8 +406,9 @@ static void unregister_beside_a_stream(void **state)
 	assert_cu(cu.cuStreamDestroy(second));
 }
 
-/* The CUDA context fails while the gate blocks a stream. Then cuFileStreamDeregister completes
- * the stream's request with an error. Runs in a separate process. */
+/* The CUDA context fails while the gate (a word in memory) blocks a stream. Then
+ * cuFileStreamDeregister completes the stream's request with an error. Runs in a separate
+ * process. */
 static int child_broken_stream(void)
 {
 	int (*context_break)(int, enum pst_cu_result);
@@ -550,8 +551,8 @@ static void implicit_capture(void **state)
 	assert_int_equal(st_run_self("implicit", getenv("PENSTOCK_CAPTURING")), 0);
 }
 
-/* While the gate blocks a stream with a transfer, the last close of the driver fails. This close
- * must not wait for the stream. */
+/* While the gate (a word in memory) blocks a stream with a transfer, the last close of the driver
+ * fails. This close must not wait for the stream. */
 static void close_refused(void **state)
 {
 	struct pst_cu_stream *stream = cu_stream();

@@ -176,9 +176,9 @@ static void mapped_pieces(void **state)
 	assert_int_equal(cuFileRead(fh, base + piece - 5000, 10000, 3, 0), 10000);
 	st_check(base + piece - 5000, 3, 10000);
 	assert_int_equal(cuFileRead(fh, base, 1000, 3, (off_t)piece), 1000);
-	/* The read would continue into an address range without memory. The drop-in does not detect
-	 * that, because the CUDA driver reports the size of the whole reserved range. The CUDA
-	 * driver then refuses the copy. */
+	/* The read would continue into an address range without memory. The drop-in libcufile does
+	 * not detect that, because the CUDA driver reports the size of the whole reserved range.
+	 * The CUDA driver then refuses the copy. */
 	assert_true(cuFileRead(fh, base + 2 * piece - 1000, 1001, 3, 0) < 0);
 	assert_int_equal(cuFileRead(fh, base + 2 * piece, 10, 3, 0), -CUF_CUDA_POINTER_INVALID);
 	assert_int_equal(cuFileRead(fh, base, 1001, 3, (off_t)piece * 3 - 1000),

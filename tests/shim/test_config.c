@@ -512,7 +512,8 @@ static void first_use(void **state)
 	cu_free(dev);
 }
 
-/* Reads a cached file of LONG bytes with an effort. Returns whether the log names this path. */
+/* Reads a cached file of LONG bytes while PENSTOCK_CUFILE_EFFORT has the value `effort`. Returns
+ * whether the log says that the read used `path`. */
 #define LONG (8u << 20)
 static bool effort_reads_by(const char *effort, const char *path)
 {
@@ -536,7 +537,7 @@ static bool effort_reads_by(const char *effort, const char *path)
 	return named;
 }
 
-/* A variable of the environment sets the effort of all transfers. */
+/* PENSTOCK_CUFILE_EFFORT sets the effort (thrifty, balanced or fast) of all transfers. */
 static void effort(void **state)
 {
 	const char *wrong =
@@ -595,7 +596,7 @@ static void p2p_flags(void **state)
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	assert_int_equal(cuFileUseCount(), 0);
-	/* The call above has fixed the parameters, although the driver is closed. */
+	/* cuFileDriverGetP2PFlags has fixed the parameters, although the driver is closed. */
 	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 0));
 #ifdef __x86_64__

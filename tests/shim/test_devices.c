@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the drop-in with two GPUs. It finds the GPU of a buffer by the buffer's address. Vectors
- * and batches may contain buffers of both GPUs. Statistics count each GPU separately. A stream of
- * the wrong GPU is refused.
+ * Tests the drop-in (Penstock's libcufile) with two GPUs. The drop-in finds the GPU of a buffer by
+ * the buffer's address. Vectors and batches may contain buffers of both GPUs. Statistics count each
+ * GPU separately. A stream of the wrong GPU is refused.
  */
 #include "shim_test.h"
 

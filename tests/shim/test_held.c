@@ -244,7 +244,7 @@ static void destroy_waits(void **state)
 	(void)state;
 	batch = batch_start_blocked(1, &param);
 	assert_int_equal(pthread_create(&destroyer, NULL, destroy, batch), 0);
-	/* gives a cuFileBatchIODestroy that wrongly does not wait enough time to return */
+	/* a cuFileBatchIODestroy that wrongly does not wait returns within this pause */
 	usleep(20000);
 	assert_false(atomic_load(&destroyed));
 	reads_release();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests cases that are known to fail with NVIDIA's library, and known habits of its clients: no
- * udev, a broken path to the configuration, limits larger than the machine's. Also a failed open,
- * stream calls without I/O threads, and files on an overlay. Each case runs in a separate process,
- * because parameters must be set before the driver is opened. Other tests of such cases:
- * tests/shim/preload tests which library a program gets, test_stats.c tests the layouts of the
- * statistics, and test_config.c tests the keys of the configuration.
+ * Tests cases that are known to fail with NVIDIA's library, and unusual settings that its users are
+ * known to have: no udev, a broken path to the configuration, limits larger than the machine's.
+ * Also a failed open, stream calls without I/O threads, and files on an overlay. Each case runs in
+ * a separate process, because parameters must be set before the driver is opened. Other tests of
+ * such cases: tests/shim/preload tests which library a program gets, test_stats.c tests the layouts
+ * of the statistics, and test_config.c tests the keys of the configuration.
  */
 #include "shim_test.h"
 
@@ -85,7 +85,8 @@ static void start_cuda(void)
 	dev = (char *)(uintptr_t)ptr;
 }
 
-/* Opens and registers a file, and reads, writes and reads it again through the drop-in. */
+/* Opens and registers a file, and reads, writes and reads it again through the drop-in
+ * libcufile. */
 static void use_file(const char *name, int flags)
 {
 	int fd = open(name, O_RDWR | flags), code;
@@ -186,7 +187,7 @@ static int register_each_time(void)
 		cuFileHandleDeregister(fh);
 	}
 	/* A registration makes 2 open calls. At most once a second the library also inspects the
-	 * block stack, with about 40 more open calls. */
+	 * layers between file and drives (the block stack), with about 40 more open calls. */
 	WANT(opens - opens_before < 49 * 20);
 	code = dup(fd);
 	/* The first transfer opened a few descriptors; later transfers opened none. */

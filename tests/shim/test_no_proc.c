@@ -128,8 +128,8 @@ static void append_refused(void **state)
 	close(fd);
 }
 
-/* Allocates device memory and makes a first transfer with it. Runs before the chroot, because
- * the stand-in driver reads /proc when it pins memory. */
+/* Allocates device memory and makes a first transfer with it. Runs before the chroot, because the
+ * simulated driver reads /proc when it pins memory. */
 static void prepare_device(void)
 {
 	int fd = st_make("first", LEN, O_RDONLY), code;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests failed allocations. Each allocation of the drop-in fails once. The call must return an
- * error code or work without the memory, and must leak nothing. The same call must succeed
- * afterwards. This program replaces malloc. It is not built with a sanitizer, which replaces malloc
- * too.
+ * Tests failed allocations. Each allocation of the drop-in (Penstock's libcufile) fails once. The
+ * call must return an error code or work without the memory, and must leak nothing. The same call
+ * must succeed afterwards. This program replaces malloc. It is not built with a sanitizer, which
+ * replaces malloc too.
  */
 #include "shim_test.h"
 
@@ -48,7 +48,8 @@ static char *dev;
 static int setup(void **state)
 {
 	(void)state;
-	/* Without this, the drop-in would allocate memory for the machine's /etc/cufile.json. */
+	/* Without this, the drop-in libcufile would allocate memory for the machine's
+	 * /etc/cufile.json. */
 	setenv("CUFILE_ENV_PATH_JSON", "/dev/null", 1);
 	if (!cu_load() || !st_find_text())
 		return -1;
@@ -114,7 +115,8 @@ static void files(void **state)
 
 	(void)state;
 	/* The calls in fail_each have allocated the first page of the table of files, which stays
-	 * allocated. So the first allocation of the next call extends the list by_fd. */
+	 * allocated. So the first allocation of the next call extends the array by_fd in
+	 * shim/handle.c. */
 	fail_each(use_file, 1);
 	fail_in = 1;
 	code = use_file();

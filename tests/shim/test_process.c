@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests whole processes that use the drop-in. A process may load CUDA later than the drop-in.
- * cuFileDriverOpen must not call CUDA. The environment can enable statistics and the log. A process
- * may exit while everything is open. Each case runs this program again in a separate process.
- * tests/shim/preload tests which library a program gets.
+ * Tests whole processes that use the drop-in (Penstock's libcufile). A process may load CUDA later
+ * than the drop-in. cuFileDriverOpen must not call CUDA. The environment can enable statistics and
+ * the log. A process may exit while everything is open. Each case runs this program again in a
+ * separate process. tests/shim/preload tests which library a program gets.
  */
 #include "shim_test.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that a successful transfer allocates nothing, takes no lock in the drop-in and logs
- * nothing. Also measures the CPU time that the drop-in adds to a transfer of the library. This
- * program replaces malloc, pthread_mutex_lock, write and penstock_transfer, and counts their calls
- * on the thread that reads. It is not built with a sanitizer, which replaces malloc too.
+ * Tests that a successful transfer allocates nothing, takes no lock in the drop-in (Penstock's
+ * libcufile) and logs nothing. Also measures the CPU time that the drop-in adds to a transfer of
+ * the library. This program replaces malloc, pthread_mutex_lock, write and penstock_transfer, and
+ * counts their calls on the thread that reads. It is not built with a sanitizer, which replaces
+ * malloc too.
  */
 #include "shim_test.h"
 
@@ -36,8 +37,8 @@ void *realloc(void *ptr, size_t len)
 	return __libc_realloc(ptr, len);
 }
 
-/* Counts only calls from the drop-in. The library itself also takes a lock if the kernel refuses
- * io_uring, because its thread engine then replaces io_uring. */
+/* Counts only calls from the drop-in (Penstock's libcufile). The library itself also takes a lock
+ * if the kernel refuses io_uring, because its thread engine then replaces io_uring. */
 int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
 	static int (*real)(pthread_mutex_t *);

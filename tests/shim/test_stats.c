@@ -452,7 +452,7 @@ static void bar_size(void **state)
 	assert_code(cuFileGetBARSizeInKB(-1, &kb), CUF_INVALID_VALUE);
 	assert_code(cuFileGetBARSizeInKB(15, &kb), CUF_INVALID_VALUE);
 	code = cuFileGetBARSizeInKB(0, &kb).err;
-	/* The machine may have no device at the PCI address of the stand-in's GPU. */
+	/* The machine may have no device at the PCI address of the simulated GPU. */
 	if (cu_standin("pst_standin_why", &fn))
 		assert_true(code == CUF_INTERNAL_ERROR || (!code && kb > 0));
 	else

@@ -280,7 +280,8 @@ static int setup(void **state)
 	static unsigned char bytes[LEN];
 
 	(void)state;
-	/* The drop-in logs each use of a closed handle, which would print thousands of lines. */
+	/* The drop-in libcufile logs each use of a closed handle, which would print thousands of
+	 * lines. */
 	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1);
 	if (!cu_load())
 		return -1;

@@ -15,11 +15,13 @@ static char *dev;
 static int fd;
 static struct pst_cu_stream *stream;
 
-/* Counts calls in the stand-in driver; NULL if the driver is real. */
+/* Returns how often the program has called a function of the stand-in (simulated) CUDA driver.
+ * NULL if the driver is real. */
 static unsigned long (*calls)(const char *symbol);
 
-/* Makes the first transfer in stream order. During it, the device loads a kernel, which waits until
- * the GPU is idle. So the test must not be the first to use the device behind a closed gate. */
+/* Makes the first transfer in stream order. During it, the device loads a kernel, which waits
+ * until the GPU is idle. So no test may make the device's first transfer while a stream waits for
+ * the closed gate, a word in memory. */
 static void prepare(void)
 {
 	void *fh = st_register(fd, NULL);
@@ -64,7 +66,8 @@ static void hold(void)
 
 static _Atomic bool returned; /* whether the call under test has returned */
 
-/* Waits until the call under test waits for the stream, then opens the gate. */
+/* Waits until the call under test waits for the stream, then opens the gate, for which the stream
+ * waits. */
 static void *open_when_waited(void *before)
 {
 	while (calls && !atomic_load(&returned) &&

@@ -266,8 +266,8 @@ static void vectors(void **state)
 			st_check(iov[i].base, 1001 + at, lens[i]);
 		at += lens[i];
 	}
-	/* Writes a vector at another offset. It has more elements than the drop-in stores on the
-	 * stack. */
+	/* Writes a vector at another offset. It has more elements than the drop-in libcufile
+	 * stores on the stack. */
 	for (count = 0; count < 100; count++)
 		iov[count] = (struct cuf_iovec){(char *)dev + 64 + 100 * count, 100};
 	cu_get(host, dev, 65536);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a program that loads the drop-in with dlopen(3) and unloads it with dlclose(3), several
- * times, with all files closed or still open. dlclose must not unload the code, because the
- * library's threads and callbacks of the CUDA driver run it. This program is linked neither with
- * the drop-in nor with libpenstock; PENSTOCK_SHIM is the path of the drop-in.
+ * Tests a program that loads the drop-in (Penstock's libcufile) with dlopen(3) and unloads it with
+ * dlclose(3), several times, with all files closed or still open. dlclose must not unload the code,
+ * because the library's threads and callbacks of the CUDA driver run it. This program is linked
+ * neither with the drop-in nor with libpenstock; PENSTOCK_SHIM is the path of the drop-in.
  */
 #include "shim_test.h"
 
@@ -19,7 +19,7 @@ static void symbol_find(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-/* Loads the drop-in, reads a file into device memory, and calls dlclose. */
+/* Loads the drop-in libcufile, reads a file into device memory, and calls dlclose. */
 static void load_and_read(int fd, void *dev, bool close_all)
 {
 	struct cuf_error (*file_register)(void **, struct cuf_descr *), (*driver_close)(void);

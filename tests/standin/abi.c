@@ -238,9 +238,10 @@ COPY3D(flags, flags);
 FIELD(struct pst_cu_access_desc, location, CUmemAccessDesc, location);
 FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 
-/* These macros replace our type names by NVIDIA's in the rest of the file. The parameter lists
- * of cuda_api.h then expand to NVIDIA's types, so that the compiler compares whole function
- * types. For each function, a macro of cuda.h names the versioned symbol. */
+/* These macros replace our type names by NVIDIA's in the rest of the file. The parameter lists of
+ * cuda_api.h then expand to NVIDIA's types, so that the compiler compares whole function types. A
+ * macro of cuda.h replaces the name of each function by its versioned symbol, such as
+ * cuMemAlloc_v2. */
 #define pst_cu_ctx CUctx_st
 #define pst_cu_stream CUstream_st
 #define pst_cu_event CUevent_st

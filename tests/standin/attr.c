@@ -102,8 +102,8 @@ static struct answer known_attr(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const
 		return answer_long(r->map_start);
 	case PST_CU_PTR_BLOCK_ID:
 		return answer_long(r->block_id);
-	/* The attribute is the memory pool. The device has only its default pool, which has no
-	 * handle. */
+	/* The only other attribute is the handle of a memory pool. It is 0, because the device has
+	 * only its default pool, which has no handle. */
 	default:
 		return answer_long(0);
 	}

@@ -9,7 +9,7 @@
 
 static _Thread_local enum pst_cu_capture_mode mode = PST_CU_CAPTURE_GLOBAL;
 
-static uint64_t captures; /* guarded by the lock */
+static uint64_t captures; /* number of captures so far; guarded by standin.lock */
 
 static bool capture_forbids_call(const struct pst_cu_stream *s)
 {
@@ -144,7 +144,8 @@ EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream,
 	return rc;
 }
 
-/* Stores the state of the stream's capture. `lists` tells whether the caller asks for nodes. */
+/* Stores the status, the id and the graph of the stream's capture. Fails if `lists` is set, because
+ * then the caller also requests nodes, which the stand-in does not return. */
 static enum pst_cu_result capture_info(struct pst_cu_ctx *ctx, struct pst_cu_stream *stream,
 				       enum pst_cu_capture *status, uint64_t *id,
 				       struct pst_cu_graph **graph, bool lists)

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits measured with the real driver; README.md describes them. */
+/* Limits in bytes, measured with the real driver (README.md). A copy to the device of up to
+ * SMALL_MAX bytes uses a compute queue. For a pageable source of up to STAGE_MAX bytes, the call
+ * copies the source to a temporary buffer and returns. */
 #define SMALL_MAX ((size_t)24576)
 #define STAGE_MAX ((size_t)2 << 20)
 
@@ -101,7 +103,8 @@ static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum s
 		goto out;
 	}
 	op->copy = piece;
-	if (s->capturing) { /* each launch reads the source again, even if it is pageable */
+	/* each launch of the graph reads the source again, even if the source is pageable */
+	if (s->capturing) {
 		rc = capture_op(s, op, queue_for(&piece, dst.place, src.place));
 		goto out;
 	}

@@ -61,8 +61,9 @@ EXPORT const char *pst_standin_why(void)
 	return why;
 }
 
-/* Returns the result of the first injected failure that applies to this call. Every failure that
- * matches the function counts the call, even if an earlier one applies. */
+/* Returns the result of the first injected failure that applies to this call. Every failure in the
+ * list that matches the function counts the call, even if a failure before it in the list
+ * applies. */
 static enum pst_cu_result injected_failure(enum func func, bool exec)
 {
 	enum pst_cu_result rc = PST_CU_OK;
@@ -133,8 +134,8 @@ out:
 	return rc;
 }
 
-/* Returns the result of a call with NEED_EVEN_BROKEN after its work: the context's error if the
- * context is broken, else success. */
+/* Called at the end of functions with NEED_EVEN_BROKEN, which do their work even in a broken
+ * context. Returns the context's error if the context is broken, else success. */
 enum pst_cu_result standin_leave(const struct pst_cu_ctx *ctx)
 {
 	enum pst_cu_result rc;
@@ -155,7 +156,8 @@ static int func_by_name(const char *name, size_t len)
 	return -1;
 }
 
-/* Parses one entry NAME:N[+]:RC, which ends at a comma or at the end of the text. */
+/* Parses one entry FUNCTION:N[+]:ERROR of PENSTOCK_STANDIN_FAIL (pst_standin.h describes it). The
+ * entry ends at a comma or at the end of the text. */
 static int fail_parse(const char **text, struct fail *f)
 {
 	const char *at = *text, *colon = strpbrk(at, ":,");

@@ -176,7 +176,7 @@ enum pst_cu_result capture_op(struct pst_cu_stream *stream, struct op *op, enum 
 {
 	if ((stream->origin ? stream->origin : stream)->invalidated)
 		return standin_refuse(PST_CU_CAPTURE_INVALIDATED, "the capture was invalidated");
-	if (!stream->graph) /* pst_standin_capture */
+	if (!stream->graph) /* no graph: pst_standin_capture began this capture */
 		return standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	node_add(&stream->graph->content, op, queue);
 	return PST_CU_OK;
@@ -207,7 +207,8 @@ void exec_put(struct pst_cu_graph_exec *exec)
 	free(exec);
 }
 
-/* Queues an operation without effect. It runs after `after`, which may be NULL. */
+/* Queues an operation that does nothing, but completes only after the operation `after` (which may
+ * be NULL) has completed. */
 static struct op *mark_queue(struct pst_cu_stream *stream, struct op *after)
 {
 	struct op *op = op_new(OP_MARK, FN_cuGraphLaunch);
@@ -394,7 +395,7 @@ EXPORT enum pst_cu_result cuGraphClone(struct pst_cu_graph **out, struct pst_cu_
 	return rc;
 }
 
-/* Stores only the number of nodes. */
+/* Stores the number of nodes in *count. Does not store the nodes. */
 EXPORT enum pst_cu_result cuGraphGetNodes(struct pst_cu_graph *graph, struct pst_cu_node **nodes,
 					  size_t *count)
 {

@@ -52,7 +52,8 @@ static inline void stream_hold_queue(struct pst_cu_stream *s)
 			 PST_CU_OK);
 }
 
-/* Blocks the stream in its compute queue, so that the copies of other streams continue. */
+/* Blocks the stream. The memset makes the stream wait in its compute queue, so that the copies of
+ * other streams continue. */
 static inline void stream_hold(struct pst_cu_stream *s)
 {
 	assert_int_equal(cu->cuMemsetD8Async(big + 8 * MIB - 1, 0, 1, s), PST_CU_OK);

@@ -117,8 +117,8 @@ static bool kernel_load(void *dst, pst_cu_ptr src, size_t len)
 	return true;
 }
 
-/* Copies a round out of pinned memory. The library's lane may set the round's count to 0 at the
- * same time. */
+/* Copies a round (the kernel's next list of copies) out of pinned memory. A thread of the library
+ * may set the round's count to 0 at the same time. */
 static bool round_load(struct kernel_round *round, pst_cu_ptr src)
 {
 	size_t avail;
@@ -319,7 +319,7 @@ enum pst_cu_result kernel_run(struct op *op)
 	return op->kernel.function->run(op);
 }
 
-/* Makes the operation of a launch. */
+/* Creates the stream operation for a launch of this kernel. */
 static struct op *kernel_op(const struct pst_cu_function *function, unsigned int blocks,
 			    void **args)
 {

@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Largest size of an allocation that shares a block with others. */
+/* The largest allocation, in bytes, that shares a block of memory with other allocations, and the
+ * alignment of such an allocation. */
 #define SMALL_MAX ((size_t)1 << 20)
 #define SMALL_ALIGN ((size_t)512)
 

@@ -52,7 +52,8 @@ static bool mapping_allows(const struct mapping *m, bool read_only, bool *is_fil
 	if (!file)
 		return true;
 	if (m->perms[3] == 'p') {
-		/* The real driver was seen to hang forever in this case. */
+		/* The real driver was seen to hang forever when a private mapping of a file was
+		 * registered. */
 		fprintf(stderr, "stand-in libcuda: a private mapping of %s was registered\n",
 			m->path);
 		abort();

@@ -142,7 +142,8 @@ EXPORT enum pst_cu_result cuIpcCloseMemHandle(pst_cu_ptr dev)
 	r->opens--;
 	standin.live.ipc_opens--;
 	if (!r->opens) {
-		/* adds one, because mem_free_locked will subtract one */
+		/* an opened IPC handle is not counted in allocs, but mem_free_locked subtracts
+		 * one */
 		standin.live.allocs++;
 		mem_free_locked(r);
 	}

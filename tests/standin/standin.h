@@ -62,8 +62,10 @@ enum func {
 /* Requirements of a call, in addition to an initialised driver. */
 enum need {
 	NEED_INIT = 0,
-	NEED_CTX = 1,	 /* The call needs a current context. */
-	NEED_OBJECT = 2, /* The call names a stream or event; needs a context if STRICT is set. */
+	NEED_CTX = 1, /* The call needs a current context. */
+	/* The call names a stream or event. It needs a context if PENSTOCK_STANDIN_STRICT is
+	 * set. */
+	NEED_OBJECT = 2,
 	NEED_NOTHING = 4,
 	NEED_EVEN_BROKEN = 8, /* The call frees something, and does so even in a broken context. */
 	/* While another thread waits for an idle context (as in cuMemFree), this call blocks. */
@@ -115,7 +117,8 @@ struct op {
 	enum func func;
 	int refs;
 	bool done;
-	bool hit; /* OP_WAIT: semaphore has its value; OP_HOST: function has returned */
+	/* OP_WAIT: the semaphore has the awaited value; OP_HOST: the function has returned */
+	bool hit;
 	uint64_t seq;
 	struct pst_cu_stream *stream;
 	struct queue *queue; /* Hardware queue of the operation; NULL if it uses none. */
@@ -184,7 +187,8 @@ struct pst_cu_stream {
 struct pst_cu_event {
 	struct pst_cu_event *next;
 	struct pst_cu_ctx *ctx;
-	/* Operation that marks the recorded place; NULL until the event is recorded. */
+	/* Operation that the last cuEventRecord queued; NULL before. The event has completed when
+	 * this operation has completed. */
 	struct op *mark;
 	/* Capture in which the event was last recorded; 0 if it was recorded outside of one. */
 	uint64_t capture_id;
@@ -219,7 +223,8 @@ struct range {
 	pst_cu_ptr start;
 	size_t len;
 	enum range_kind kind;
-	/* Address at which the CPU can access the bytes. If there is a snapshot, its address. */
+	/* Address at which the CPU can access the bytes; the snapshot's address if there is a
+	 * snapshot. */
 	char *alias;
 	/* Copy of the bytes of a file that is registered read-only: a mapping of map_len bytes. */
 	char *snapshot;
@@ -351,7 +356,7 @@ void op_put(struct op *op);
 void op_payload(struct op *op, const struct op *from);
 /* Makes `op` run after `on`, which may be NULL. */
 void op_depend(struct op *op, struct op *on);
-/* Calls a function on the thread that runs host functions. Nothing waits for it. */
+/* Makes the thread that runs host functions call this function. Returns at once. */
 void host_call(void (*fn)(void *), void *arg);
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind);
 /* Waits until the operation has completed, then drops a reference to it. */

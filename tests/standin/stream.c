@@ -144,8 +144,8 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 	} else if (s) {
 		owner = s->ctx;
 		/* The default stream is idle only if all blocking streams are idle. So this branch
-		 * queues a mark on the default stream. The mark runs after the work of the blocking
-		 * streams. */
+		 * queues a mark, an operation without effect, on the default stream. The mark
+		 * completes after the work of the blocking streams. */
 		if (s == owner->null_stream) {
 			op = op_new(OP_MARK, FN_cuStreamSynchronize);
 			if (op)

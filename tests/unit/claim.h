@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for tests of path probes and claims: a simulated storage with a page cache, a host
- * device, a GPU and a pump. The paths' own probe functions build the routes. Included by
- * test_probe.c and, through claiming.h, by test_claim.c and test_residency_probe.c. The fixture
- * opens no file and moves no bytes.
+ * Fixture for tests of path probes and claims. A path probe decides whether a path of data
+ * (src/path) can serve a storage and a device. A claim reserves the next bytes of a request for one
+ * worker thread. The fixture has a simulated storage with a page cache, a host device, a GPU and a
+ * pump (the set of worker threads of a device). The paths' own probe functions build the routes.
+ * Included by test_probe.c and, through claiming.h, by test_claim.c and test_residency_probe.c. The
+ * fixture opens no file and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIM_H
 #define PENSTOCK_TEST_CLAIM_H
@@ -64,9 +66,9 @@ static void residency_set(uint64_t off, uint64_t end, enum pst_residency as)
 		tiles[t] = as;
 }
 
-/* Resets the fixture. The file is on a drive that is on the allow-list. The devices are a host
- * device and a GPU that can read the page cache. No byte of the file is in the simulated page
- * cache. */
+/* Resets the fixture. The file is on a drive that the library's allow-list accepts for direct
+ * reads. The devices are a host device and a GPU that can read the page cache. No byte of the file
+ * is in the simulated page cache. */
 static int setup(void **state)
 {
 	(void)state;
@@ -107,7 +109,8 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Builds a route like route.c, but makes no test read (canary) over its paths. */
+/* Builds a route, which lists the usable paths between the storage and the device. It does the same
+ * as route.c, but makes no test read (canary) over the paths. */
 static void route_probe(struct penstock_device *dev, enum penstock_op op)
 {
 	free(route);
@@ -119,7 +122,8 @@ static void route_probe(struct penstock_device *dev, enum penstock_op op)
 		struct pst_path_state *state = &route->paths[i];
 
 		state->usable = !pst_paths[i]->probe(route, &state->facts, &state->err, state->fix);
-		state->facts.chunk_first = 0; /* Chunks have their full size from the start. */
+		/* every chunk has its full length, also the first ones of a request */
+		state->facts.chunk_first = 0;
 	}
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {

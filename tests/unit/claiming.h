@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims all chunks of a request on the simulated storage of claim.h and compares them with an
- * expected list. Included by test_claim.c and test_residency_probe.c. No bytes move.
+ * Claims all chunks of a request, as the library's worker threads (lanes) do, on the simulated
+ * storage of claim.h and compares them with an expected list. Included by test_claim.c and
+ * test_residency_probe.c. No bytes move.
  */
 #ifndef PENSTOCK_TEST_CLAIMING_H
 #define PENSTOCK_TEST_CLAIMING_H
@@ -18,7 +19,8 @@ static struct pst_lane lane;
 static struct pst_err err;
 static struct pst_chunk claimed[CHUNKS];
 static unsigned claimed_count;
-static unsigned lane_number; /* index of the claiming lane among the request's lanes */
+/* index of the claiming lane (worker thread) among the lanes of the request */
+static unsigned lane_number;
 
 static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, uint64_t len,
 				    uintptr_t address)
@@ -60,8 +62,8 @@ static bool claim_next(void)
 	return true;
 }
 
-/* Claims every chunk of the request: first the aligned bodies, then the unaligned edges, as lanes
- * do. */
+/* Claims every chunk of the request in the order in which lanes do: first the aligned bodies, then
+ * the unaligned edges. */
 static void claim_all(void)
 {
 	uint64_t end = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of copiers. Each case gets a new copier of device cuda:0, with host memory
- * and device memory. The fixture can also create a stream that blocks one hardware queue. Included
- * by test_cuda_copy.c and test_cuda_batch.c only.
+ * Fixture for the tests of copiers. A copier queues the copies of one worker thread on a device.
+ * Each case gets a new copier of device cuda:0, with host memory and device memory. The fixture can
+ * also create a stream that blocks one hardware queue. Included by test_cuda_copy.c and
+ * test_cuda_batch.c only.
  */
 #ifndef PENSTOCK_CUDA_COPIER_H
 #define PENSTOCK_CUDA_COPIER_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for the tests of device cuda: opens the device through its operations table, without the
- * core. The driver is the stand-in, or the machine's own driver if PENSTOCK_STANDIN is 0. The
- * fixture also injects failures into the stand-in and counts the objects that exist in it. Included
- * by tests/unit/test_cuda*.c only.
+ * Fixture for the tests of device cuda: opens the device through its table of operations, without
+ * the code of src/core. The driver is the stand-in, or the machine's own driver if PENSTOCK_STANDIN
+ * is 0. The fixture also injects failures into the stand-in and counts the objects that exist in
+ * it. Included by tests/unit/test_cuda*.c only.
  */
 #ifndef TESTS_CUDA_DEVICE_H
 #define TESTS_CUDA_DEVICE_H
@@ -175,8 +175,9 @@ static inline int case_end(void **state)
 	return -1;
 }
 
-/* Checks that `call` returns `want` if the driver fails as `spec` says. The call must not change
- * the current context, and must leave no object of the driver behind. */
+/* Checks that `call` returns `want` if the stand-in driver injects the failures in `spec`
+ * (pst_standin_fail explains the syntax). The call must not change the current context, and must
+ * leave no object of the driver behind. */
 #define FAILS(spec, want, call)                                                                \
 	do {                                                                                   \
 		struct pst_cu_ctx *was_ = current_ctx();                                       \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements fake_card.h. One lock protects everything, also the copies of transfers. */
+/* Implements fake_card.h. One lock protects all state. It is also held while the bytes of a
+ * transfer are copied. */
 #include "fake_inside.h"
 
 #include <arpa/inet.h>
@@ -119,8 +120,8 @@ static int destroy_cq(struct ibv_cq *cq)
 	return 0;
 }
 
-/* The library uses one completion queue for each channel, and ignores the queue that this function
- * could return. */
+/* The library uses one completion queue for each channel and ignores *cq, so this function stores
+ * the address of an empty queue. */
 static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user)
 {
 	static struct ibv_cq none;
@@ -198,7 +199,7 @@ uint32_t qpn_next(void)
 	return next_qpn++;
 }
 
-/* Checks that a change to another state has all attributes that libibverbs requires. */
+/* Checks that a change of a queue pair's state has all attributes that libibverbs requires. */
 static int qp_change(struct qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (attr->qp_state == IBV_QPS_ERR) {
@@ -292,7 +293,8 @@ static const char *wc_status_str(enum ibv_wc_status status)
 
 /* ---- the card ---- */
 
-/* The card's device list has one entry, and the end. */
+/* Returns a list with one card, or with none if the test has set fake_card.missing. The list ends
+ * with NULL. */
 static struct ibv_device **get_device_list(int *count)
 {
 	static struct ibv_device *list[2];
@@ -422,7 +424,8 @@ static struct ibv_mr *reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uin
 	return mr;
 }
 
-/* The stand-in driver exports a dma-buf as a memfd. Maps it in place of the registration. */
+/* The stand-in driver exports a dma-buf as a memfd. This function maps the memfd, in place of the
+ * registration that a real card makes. */
 static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t off, size_t len, uint64_t iova,
 				    int fd, int access)
 {
@@ -537,7 +540,8 @@ void complete(struct ibv_cq *base, struct ibv_wc wc)
 	wake(((struct comp_channel *)base->channel)->write_fd);
 }
 
-/* Finds the other side of a queue pair that numbers connect, or returns NULL. */
+/* Returns the other side of a queue pair that was connected by the numbers of both queue pairs (not
+ * by librdmacm). Returns NULL if there is none. */
 static struct qp *far_find(const struct qp *qp)
 {
 	for (struct qp *far = qps; far; far = far->next)

@@ -17,8 +17,10 @@
 
 struct fake_card {
 	/* the test sets these members */
-	unsigned fail_at; /* number of the call that fails next, counted from 1; 0: none */
-	/* errno of registrations of host memory for a window; 0: they succeed */
+	/* the call that makes `calls` equal to this number fails; 0: no call fails */
+	unsigned fail_at;
+	/* errno of failed registrations of host memory for a window, which is memory that the peer
+	 * may access; 0: they succeed */
 	int reg_errno;
 	int local_errno;       /* errno of registrations without remote access; 0: they succeed */
 	int dmabuf_errno;      /* errno of registrations of a dma-buf; 0: they succeed */
@@ -53,7 +55,7 @@ void fake_card_reset(void);
 /* Locks fake_card. The test calls it to access members while other threads use the card. */
 void fake_card_lock(void);
 void fake_card_unlock(void);
-/* Sets `gate` while transfers may be blocked by it. */
+/* Sets fake_card.gate, and wakes the transfers that it has blocked. */
 void fake_card_gate(unsigned transfers);
 /* Frees the memory regions that could not be deregistered, and their protection domains. */
 void fake_card_forget(void);

@@ -71,7 +71,8 @@ struct mr {
 	size_t mapped_len;
 };
 
-/* All members of the card, and the functions below, need this lock. */
+/* A thread must hold this lock to access the members of fake_card, and to call the functions
+ * below. */
 extern pthread_mutex_t fake_lock;
 extern struct ibv_context fake_context;
 
@@ -91,7 +92,8 @@ void unwake(int fd);
 
 /* Appends a completion to a completion queue. */
 void complete(struct ibv_cq *base, struct ibv_wc wc);
-/* Finds the memory of an access, or returns NULL. */
+/* Returns the memory that an access with this key and range may use, or NULL if the card must
+ * refuse the access. */
 char *memory_find(const struct ibv_pd *pd, uint32_t key, uint64_t at, size_t len, int access);
 /* Returns the number for the next queue pair. */
 uint32_t qpn_next(void);
@@ -104,7 +106,7 @@ struct fake_dc {
 };
 extern const struct fake_dc *fake_dc; /* NULL: none */
 
-/* The functions of the connection manager. */
+/* The functions of librdmacm, which fake_cm.c implements. */
 #define FAKE_DECLARE(member, symbol) extern __typeof__(symbol) fake_##member;
 PST_VERBS_CM(FAKE_DECLARE)
 #undef FAKE_DECLARE

@@ -10,7 +10,9 @@
 
 /* A target (DCT) or an initiator (DCI). */
 struct dc_qp {
-	struct ibv_qp_ex ex; /* the first member, with the queue pair */
+	/* has the queue pair; must be the first member, because the functions below cast its
+	 * address */
+	struct ibv_qp_ex ex;
 	struct mlx5dv_qp_ex dc;
 	struct dc_qp *next;
 	bool target;

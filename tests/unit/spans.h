@@ -46,7 +46,8 @@ static void route_make(enum penstock_op op, unsigned d)
 	route->st = &st;
 	route->dev = &devices[d];
 	route->op = op;
-	route->paths[0].facts.off_align = 512; /* Path 0 is direct, path 1 is not. */
+	/* only path 0 is direct: it requires aligned offsets */
+	route->paths[0].facts.off_align = 512;
 	route->paths[1].facts.off_align = 1;
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {
@@ -183,8 +184,8 @@ static void chunk_locate(uint64_t pos, uint64_t max)
 }
 
 /* Checks what pst_span_part_at returns for the start of the current chunk. It must return one row
- * of memory, or the rest of a row, that begins at the place of the chunk's first byte. If the span
- * is shared (request.h), it must return -EINVAL. */
+ * of memory, or the rest of a row, that begins at the place of the chunk's first byte. If the
+ * segments of the span overlap or leave gaps (`shared` in request.h), it must return -EINVAL. */
 static void check_part_at(void)
 {
 	struct pst_part part;

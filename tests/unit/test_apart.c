@@ -302,12 +302,13 @@ static int syscall_refuse(unsigned nr, unsigned code)
 }
 
 #define CANNOT_REFUSE 200
-/* Length in bytes of a request that lanes move. The caller's thread moves short requests itself. */
+/* Length in bytes of a request that lanes (the library's worker threads) move. The caller's thread
+ * moves short requests itself. */
 #define LANES (4u << 20)
 
 /* Runs in a child: makes a system call fail. `what` has the call's number and the error. Returns
- * the reason why the library does not use its best engine, or CANNOT_REFUSE or more if a check
- * fails. */
+ * the reason (PENSTOCK_WHY_*) why the library does not submit its I/O through io_uring with all its
+ * features. Returns CANNOT_REFUSE or more if a check fails. */
 static int role_engine(const char *what)
 {
 	struct penstock_explanation why = {.size = sizeof(why)};
@@ -333,12 +334,13 @@ static int role_engine(const char *what)
 		return CANNOT_REFUSE + 3;
 	if (why.engine_why == PENSTOCK_WHY_NO_URING && strcmp(why.engine, "threads") != 0)
 		return CANNOT_REFUSE + 4;
-	/* The caller's thread moves one byte itself, so the report has no reason for an engine. */
+	/* The caller's thread moves one byte itself, without an I/O engine, so the report gives no
+	 * reason for the choice of an engine. */
 	seg.row_len = 1;
 	if (penstock_transfer(&req, &report) != 1 || report.engine_why != PENSTOCK_WHY_NONE)
 		return CANNOT_REFUSE + 6;
-	/* Lanes move a request of LANES bytes, so the report says why they do not use the best
-	 * engine. */
+	/* Lanes move a request of LANES bytes, so the report gives the reason why they do not use
+	 * the best I/O engine. */
 	seg.row_len = LANES;
 	if (penstock_transfer(&req, &report) != LANES || report.engine_why != why.engine_why)
 		return CANNOT_REFUSE + 7;
@@ -465,7 +467,8 @@ static void fork_during_device_lookups(void **state)
 }
 #endif
 
-/* Runs in a child: a queue that is opened before all other objects also belongs to its process. */
+/* Runs in a child: opens a queue before all other objects, and forks. The queue belongs to the
+ * process that opened it, so a call in the forked process must fail with -EOWNERDEAD. */
 static int role_queue(const char *what)
 {
 	struct penstock_queue *q;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests functions of include/penstock.h: error messages, facts, structs with the sizes of other
- * library versions, unknown flags, copies and descriptors. The CUDA driver is the stand-in. Tests
- * that need a process of their own are in test_apart.c.
+ * Tests functions of include/penstock.h: error messages, facts about storages and devices, structs
+ * with the sizes of other library versions, unknown flags, copies and descriptors. The CUDA driver
+ * is the stand-in. Tests that need a process of their own are in test_apart.c.
  */
 #include "api.h"
 
@@ -111,11 +111,11 @@ static void storage_facts(void **state)
 	assert_true(strlen(info.text) > 0);
 	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
 		    power_of_two(info.edge_align));
-	/* Writes are cut at multiples of edge_align, so that no page and no file-system block is
-	 * written both through the page cache and by O_DIRECT. */
+	/* The library splits a write at multiples of edge_align, so that no page and no file-system
+	 * block is written both through the page cache and by O_DIRECT. */
 	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) && info.edge_align >= info.off_align);
-	/* The length is queried at each call. The other facts stay as they were at
-	 * penstock_open. */
+	/* penstock_storage_length queries the length at each call. penstock_storage_get_info
+	 * returns the length at penstock_open. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
 	assert_int_equal(penstock_storage_length(st), 2 * LEN);
@@ -316,8 +316,9 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Submits a request whose required class no path meets. `path` could meet that class on such a
- * device, but is closed. The error message must quote the reason why it is closed. */
+/* Submits a request that requires a class of paths, such as PENSTOCK_DIRECT, which no usable path
+ * has. `path` has that class, but is not usable here. The error message must quote the reason why
+ * `path` is not usable. */
 static void expect_class_refused(struct penstock_req *req, struct penstock_device *dev,
 				 const char *path)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the allow-list rule by rule: each rule has a case here that fails without it. Then
- * compares the verdicts for the block stacks of recorded machines. tests/run runs it.
+ * Tests the allow-list: the rules that decide whether a file's block devices and file system permit
+ * direct transfers. Each rule has a case here that fails without it. Then compares the verdicts for
+ * the block devices of recorded machines. tests/run runs it.
  */
 #include "../replay/judge.h"
 
@@ -183,7 +184,8 @@ static void incomplete_stack_is_not_direct(void **state)
 	stack.complete = false;
 	snprintf(stack.lost, sizeof(stack.lost), "md0 is stacked on itself");
 	assert_not(&stack, "md0 is stacked on itself");
-	/* The reason names a known fault rather than an unknown property. */
+	/* If a stack has a known obstacle and also an unknown property, the reason names the
+	 * obstacle. */
 	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
 	assert_not(&stack, "dm-crypt");
 	stack = direct_stack();
@@ -214,8 +216,8 @@ static void inode_attributes(void **state)
 		{0x200000, 0, "DAX"},
 		{0, 0x10000000, "inside its inode"},
 		{0, 0x4000, "data journal"},
-		/* The attributes immutable, append-only and no-dump, the flags extents and
-		   no-atime. */
+		/* The attributes immutable, append-only and no-dump and the flags extents and
+		 * no-atime are accepted. */
 		{0x70, 0x80080, NULL},
 	};
 	char why[256];

@@ -75,7 +75,7 @@ static void md_levels(void **state)
 				 /* the arrays of levels raid0 and raid10 have stripes of 64 KiB */
 				 i == 1 || i == 3 ? 65536 : 0);
 	}
-	/* A RAID array without members. */
+	/* A RAID array without members must not count as direct. */
 	plant_md(&t, "raid0\n", NULL, NULL);
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1p1");
@@ -298,7 +298,8 @@ static void too_many_drives(void **state)
 			assert_not(&stack, "more");
 		tree_close(&t);
 	}
-	/* The name of a disk has at most 31 bytes. */
+	/* The name of a disk has at most 31 bytes, so the walk must refuse a longer name as
+	 * invalid. */
 	for (i = 31; i < 48; i += i == 32 ? 15 : 1) {
 		plant(&t);
 		memset(name, 'v', sizeof(name));
@@ -323,7 +324,7 @@ static void missing_layers(void **state)
 	tree_remove(&t, "sys/class/block/nvme0n1");
 	plant_md(&t, "raid0\n", "nvme0n1", "vdz");
 	stack = walk(&t, 9, 0);
-	/* the reason names the first layer that is not on the list */
+	/* Both members of md0 are missing in /sys/class/block; the reason names the first. */
 	assert_not(&stack, "nvme0n1 is not in");
 	stack = walk(&t, 0, 0);
 	assert_not(&stack, "nvme0n1 is not in /sys/class/block");
@@ -473,7 +474,7 @@ static void btrfs_source_device(void **state)
 	assert_string_equal(text, "btrfs on nvme0n1p1 on nvme0n1 (nvme pcie)");
 	assert_not(&stack, "btrfs");
 	/* The mount's source names a device-mapper device by its name, which the library does not
-	 * resolve. */
+	 * resolve to a device number. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - btrfs /dev/mapper/a rw\n");
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
 	assert_int_equal(stack.layer_count, 0);

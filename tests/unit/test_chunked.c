@@ -15,15 +15,16 @@
 #define TRAILER "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 #define UNSIGNED "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
-/* The signature of the request in "Transferring Payload in Multiple Chunks", and of its chunks. */
+/* The signatures of the request in "Transferring Payload in Multiple Chunks" of the Amazon S3 API
+ * Reference, and of its chunks, in this order. */
 static const char *const plain[] = {
 	"4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9",
 	"ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648",
 	"0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
 	"b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9",
 };
-/* The signatures of the request in "Including Trailing Headers", of its chunks and of its
- * trailers, in this order. */
+/* The signatures of the request in "Including Trailing Headers" of the API Reference, of its chunks
+ * and of its trailers, in this order. */
 static const char *const trailing[] = {
 	"106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e",
 	"b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2",
@@ -34,7 +35,8 @@ static const char *const trailing[] = {
 #define CHECKSUM "x-amz-checksum-crc32c:sOO8/Q=="
 #define PROOF "x-amz-trailer-signature:"
 
-/* Makes the claim of a verified request with the keys of the examples. */
+/* Makes the struct that pst_chunked_open expects for a request whose signature was verified, with
+ * the keys of the examples. */
 static struct pst_sigv4_claim claim_make(const char *signature)
 {
 	static const char *const steps[] = {"20130524", "us-east-1", "s3", "aws4_request"};
@@ -115,7 +117,7 @@ static void published_examples(void **state)
 {
 	static const char *const ends[] = {
 		CHECKSUM "\r\n" PROOF "%s\r\n\r\n",
-		CHECKSUM "\n\r\n" PROOF "%s\r\n\r\n", /* as the API Reference prints it */
+		CHECKSUM "\n\r\n" PROOF "%s\r\n\r\n", /* the API Reference prints this "\n" */
 		CHECKSUM "\r\n" PROOF "%s\r\n",	      /* without an empty line at the end */
 		"\r\n" CHECKSUM "\r\n" PROOF "%s\r\n",
 		"X-Amz-Checksum-Crc32c: sOO8/Q== \r\n" PROOF " %s\r\n\r\n",
@@ -144,7 +146,8 @@ static void published_examples(void **state)
 	free(out.at);
 }
 
-/* Replaces each signature in turn by a wrong one, including the signature of the request. */
+/* Makes each signature wrong, one at a time, including the signature of the request. The decoder
+ * must refuse every such body. */
 static void wrong_signatures(void **state)
 {
 	struct pst_text out = {0};
@@ -213,7 +216,7 @@ static void a_changed_byte_is_refused(void **state)
 	free(out.at);
 }
 
-/* Bodies without signatures, and their results. */
+/* Bodies whose chunks have no signatures, and the result that the decoder must return. */
 static void unsigned_bodies(void **state)
 {
 	static const struct {

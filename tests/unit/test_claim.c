@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which path each chunk of a request uses, how long the chunk is and where it ends. The
- * results depend on the state of the page cache, alignment, slots, edges and the class. Also tests
- * what stops claims, and which path retries a failed chunk. Storage, page cache, devices and pump
- * are simulated. The path probes, the plan, the spans and the claims are the library's own code.
+ * Tests claims: which path moves each chunk of a request, how long the chunk is and where it ends.
+ * The results depend on the state of the page cache, on alignment, on the length of slots (pieces
+ * of pinned memory), on the unaligned edges of a write, and on the class that the request requires.
+ * Also tests what stops claims, and which path retries a failed chunk. Storage, page cache, devices
+ * and pump are simulated. The path probes, the plan, the spans and the claims are the library's own
+ * code.
  */
 #include "claiming.h"
 
@@ -41,13 +43,14 @@ static void misaligned_buffer_is_staged(void **state)
 	seg_add(&host, 4096, 8192, 8192 + 256);
 	expect_chunks("staged 4096+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
-	/* The request requires a class that no path left in the plan meets. */
+	/* No usable path of the plan has the class that the request requires, so the claim is
+	 * refused. */
 	req.require = PENSTOCK_DIRECT;
 	expect_refusal();
 }
 
-/* Path odirect moves the aligned middle of the range. Path staged moves the unaligned ends,
- * which odirect cannot read. */
+/* Path odirect reads the aligned middle of the range with O_DIRECT into the buffer. It cannot read
+ * the unaligned ends, so path staged reads them through a slot. */
 static void unaligned_ends_are_staged(void **state)
 {
 	(void)state;
@@ -101,7 +104,8 @@ static void rows_in_place(void **state)
 	seg->pitch = 65536;
 	seg->buf_pitch = 4096;
 	expect_chunks("odirect 0+4096 odirect 65536+4096 odirect 131072+4096");
-	/* In memory, the second row does not start at a multiple of the required alignment. */
+	/* In memory, the second row does not start at a multiple of the alignment that path odirect
+	 * requires, so path staged moves it. */
 	segs[0].buf_pitch = 4096 + 256;
 	expect_chunks("odirect 0+4096 staged 65536+4096 odirect 131072+4096");
 }
@@ -122,8 +126,9 @@ static void chunks_fit_slots(void **state)
 	expect_chunks("staged 0+65536 staged 65536+34464");
 }
 
-/* The lanes of its first device carry a request. The slots of these lanes may be shorter than the
- * slots of the other devices. Each chunk must fit into a slot of the lane that carries it. */
+/* The lanes (worker threads) of the request's first device carry the whole request. The slots of
+ * these lanes may be shorter than the slots of the other devices. Each chunk must fit into a slot
+ * of the lane that carries it. */
 static void chunks_fit_the_lane_of_the_first_device(void **state)
 {
 	static struct pst_pump other;
@@ -170,7 +175,8 @@ static void short_runs_are_read_as_cold(void **state)
 {
 	(void)state;
 	route_probe(&gpu, PENSTOCK_READ);
-	tiles[1] = PST_MIXED; /* Only some pages of this tile are cached. */
+	/* only some pages of this part of the file are cached, so it counts as not cached */
+	tiles[1] = PST_MIXED;
 	residency_set(0, TILE, PST_WARM);
 	seg_add(&gpu, 0, 3 * TILE, 4096);
 	expect_chunks("bounce 0+65536 staged 65536+65536 staged 131072+65536");
@@ -194,7 +200,8 @@ static void long_warm_runs_are_mapped(void **state)
 	assert_string_equal(pst_paths[claimed[0].path]->name, "staged");
 }
 
-/* Claims the whole request. Lanes 0 and 1 alternate. Returns how many bytes path mapped carries. */
+/* Claims the whole request, alternately for lane 0 and lane 1. Returns the number of bytes that
+ * path mapped carries. */
 static uint64_t claim_by_two_lanes(void)
 {
 	uint64_t mapped = 0;
@@ -204,7 +211,8 @@ static uint64_t claim_by_two_lanes(void)
 		const struct pst_chunk *c = &claimed[claimed_count - 1];
 		bool is_mapped = !strcmp(pst_paths[c->path]->name, "mapped");
 
-		/* Only the first lane of the request registers page cache. */
+		/* Only lane 0, the request's first lane, uses path mapped, which registers page
+		 * cache with the GPU's driver. */
 		assert_false(is_mapped && lane_number);
 		mapped += is_mapped ? c->len : 0;
 	}
@@ -212,9 +220,10 @@ static uint64_t claim_by_two_lanes(void)
 	return mapped;
 }
 
-/* One request uses paths mapped and bounce at the same time. The request's first lane must use
- * path mapped, and its other lanes path bounce. Near the end of a request with effort fast, all
- * lanes must use path bounce. */
+/* One request uses two paths at the same time: mapped, on which the GPU reads the page cache, and
+ * bounce, which copies from the page cache to a slot. The request's first lane must use path
+ * mapped, and its other lanes path bounce. Near the end of a request with effort fast, all lanes
+ * must use path bounce. */
 static void mixed_paths_by_lane(void **state)
 {
 	uint64_t fast, balanced;
@@ -235,7 +244,7 @@ static void mixed_paths_by_lane(void **state)
 	req.effort = PENSTOCK_BALANCED;
 	balanced = claim_by_two_lanes();
 	assert_true(balanced > fast && balanced < 100 * MIB);
-	req.effort = PENSTOCK_THRIFTY; /* This effort mixes no paths. */
+	req.effort = PENSTOCK_THRIFTY; /* With this effort, a request must use path mapped only. */
 	for (lane_number = 0; lane_number < 2; lane_number++) {
 		claim_all();
 		assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
@@ -260,9 +269,9 @@ static void short_fast_reads_are_not_mixed(void **state)
 	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
 }
 
-/* Near the end of a fast read, all lanes use path bounce: a window of path mapped could complete
- * after all other chunks, and delay the read. If other requests are in flight, the lanes have work
- * meanwhile, so the read uses path mapped to its end. */
+/* Near the end of a fast read, all lanes use path bounce: a chunk of path mapped is long, could
+ * complete after all other chunks, and would delay the read. If other requests are in flight, the
+ * lanes have work meanwhile, so the read uses path mapped to its end. */
 static void fast_reads_among_others_are_mixed(void **state)
 {
 	static struct pst_lane home;
@@ -280,15 +289,16 @@ static void fast_reads_among_others_are_mixed(void **state)
 	assert_true(claim_by_two_lanes() >= 16 * MIB);
 }
 
-/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped.
- * No lane asks for the residency of more bytes than path bounce carries in a chunk. */
+/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped. No
+ * residency query (which bytes are cached?) covers more bytes than path bounce carries in a
+ * chunk. */
 static void stream_ordered_reads_are_not_mixed(void **state)
 {
 	(void)state;
 	route_probe(&gpu, PENSTOCK_READ);
 	residency_set(0, 128 * MIB, PST_WARM);
 	seg_add(&gpu, 0, 100 * MIB, 4096);
-	req.stream = &st; /* claiming only asks whether there is a stream */
+	req.stream = &st; /* any pointer: claims only check that it is not NULL */
 	for (req.effort = PENSTOCK_FAST; req.effort <= PENSTOCK_BALANCED; req.effort++) {
 		assert_int_equal(claim_by_two_lanes(), 0);
 		expect_path_why("mapped", PENSTOCK_WHY_STREAM_ORDER);
@@ -298,7 +308,8 @@ static void stream_ordered_reads_are_not_mixed(void **state)
 	}
 }
 
-/* If registrations are kept, or if path mapped is slow, no effort mixes paths. */
+/* No effort uses the paths mapped and bounce at the same time if the library reuses registrations
+ * of page cache (for an immutable storage), or if path mapped is slow. */
 static void paths_that_are_not_mixed(void **state)
 {
 	(void)state;
@@ -311,7 +322,7 @@ static void paths_that_are_not_mixed(void **state)
 	st.facts.immutable = st.facts.mapped_quick = false;
 	route_probe(&gpu, PENSTOCK_READ);
 	assert_int_equal(claim_by_two_lanes(), 0);
-	/* The class forbids the other path of the mix. */
+	/* The required class forbids path bounce, so lane 1 uses path mapped as well. */
 	st.facts.mapped_quick = true;
 	route_probe(&gpu, PENSTOCK_READ);
 	req.require = PENSTOCK_NO_CPU_COPY;
@@ -321,8 +332,9 @@ static void paths_that_are_not_mixed(void **state)
 	lane_number = 0;
 }
 
-/* A lane asks only for the residency of bytes that its own next chunk may have. A query of a lane
- * with short chunks does not shorten the queries of a lane with long chunks. */
+/* A residency query of a lane (which bytes are cached?) covers only the bytes of this lane's next
+ * chunk. Queries of lanes with short chunks do not shorten the queries of a lane with long
+ * chunks. */
 static void mixed_queries_have_the_chunks_lengths(void **state)
 {
 	(void)state;
@@ -341,8 +353,8 @@ static void mixed_queries_have_the_chunks_lengths(void **state)
 	assert_int_equal(longest_query, 32 * MIB); /* 8, 16 and 32 MiB */
 }
 
-/* If registering a window took long, the next chunk on path mapped is shorter, but not so short
- * that another path would be faster. */
+/* If registering a piece of page cache with the GPU's driver took long, the next chunk on path
+ * mapped is shorter, but not so short that another path would be faster. */
 static void slow_mixed_chunks_get_shorter(void **state)
 {
 	(void)state;
@@ -370,8 +382,8 @@ static void caller_thread_uses_one_long_chunk(void **state)
 	seg_add(&gpu, 0, MIB / 2, 4096);
 	path_state("bounce")->facts.chunk_first = MIB / 4;
 	expect_chunks("bounce 0+262144 bounce 262144+262144");
-	/* A request that the caller's thread carries uses the slots of a spare lane, which the
-	 * thread borrows. */
+	/* The caller's thread carries this short request itself. It borrows a spare lane with its
+	 * pinned memory, whose slots have half a MiB here. */
 	req.alone = true;
 	pump.spare[0].slot_bytes = MIB / 2;
 	expect_chunks("bounce 0+524288");
@@ -387,7 +399,8 @@ static void mapped_stops_at_its_registration_limit(void **state)
 	pump.slot_bytes = 8 * MIB;
 	atomic_store(&gpu.page_cache, 6 * MIB - 1);
 	expect_chunks("mapped 0+8388608");
-	/* A quarter of the limit is for immutable storages. */
+	/* Path mapped may register up to 8 MiB of page cache. A quarter of this limit is only for
+	 * immutable storages, so a file that may change gets no more once 6 MiB are registered. */
 	atomic_store(&gpu.page_cache, 6 * MIB);
 	expect_chunks("bounce 0+8388608");
 	expect_path_why("mapped", PENSTOCK_WHY_HELD);
@@ -398,8 +411,8 @@ static void mapped_stops_at_its_registration_limit(void **state)
 	expect_path_why("mapped", PENSTOCK_WHY_HELD);
 }
 
-/* If the class forbids path bounce and no other path is open, path mapped moves even a short
- * range. */
+/* If the required class forbids path bounce and no other path is usable, path mapped moves even a
+ * short range. */
 static void mapped_moves_short_ranges_as_last_resort(void **state)
 {
 	(void)state;
@@ -423,8 +436,9 @@ static void residency_queries_cover_long_runs(void **state)
 	seg_add(&gpu, 0, 100 * MIB, 4096);
 	claim_all();
 	lane_number = 0;
-	assert_true(queries <= claimed_count); /* at most one residency query for each chunk */
-	/* No query covers more bytes than one chunk can hold. */
+	/* at most one query for each chunk whether its bytes are cached */
+	assert_true(queries <= claimed_count);
+	/* No query (which bytes are cached?) covers more bytes than one chunk can hold. */
 	assert_int_equal(longest_query, SLOT);
 	assert_int_equal(queried_end, 100 * MIB);
 	queries = 0;
@@ -450,7 +464,8 @@ static void short_end_does_not_limit_next_query(void **state)
 }
 
 /* No chunk of a GPU read has a single byte, even if the read starts or ends one byte before or
- * after a residency border. A copy of one byte may wait for other streams (device/cuda_copy.c). */
+ * after a border between cached and other bytes. A copy of one byte may wait for other streams
+ * (device/cuda_copy.c). */
 static void no_single_byte_chunk_at_residency_borders(void **state)
 {
 	(void)state;
@@ -481,7 +496,8 @@ static void seg_set_only(uint64_t off, uint64_t len, uint64_t rows)
 	segs[0].pitch = segs[0].buf_pitch = MIB;
 }
 
-/* No chunk has a single byte if one path moves whole blocks and other paths move the rest. */
+/* Even if one path moves the whole blocks and other paths move the bytes around them, no chunk may
+ * consist of a single byte. */
 static void no_single_byte_chunk_beside_blocks(void **state)
 {
 	(void)state;
@@ -529,7 +545,8 @@ static void write_edges_use_the_page_cache(void **state)
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
 	/* For a write, the library does not ask whether bytes are cached. */
 	assert_int_equal(queries, 0);
-	/* Path staged writes from its own slots, so the buffer need not be aligned. */
+	/* Path staged writes from a slot of its own pinned memory, so the buffer need not be
+	 * aligned. */
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 4096+8192 bounce 4000+96 bounce 12288+1712");
 	req.require = PENSTOCK_DIRECT;
@@ -574,7 +591,8 @@ static void path_with_failed_write_proof_is_skipped(void **state)
 	route->write_proof[pst_path_index("odirect")] = -(int)PENSTOCK_WHY_CANARY;
 	expect_chunks("staged 0+8192");
 	expect_path_why("odirect", PENSTOCK_WHY_CANARY);
-	/* No other path has this class, so the request uses odirect and may fail. */
+	/* No other path has this class, so the request uses odirect although its test write
+	 * failed. */
 	req.require = PENSTOCK_DIRECT;
 	expect_chunks("odirect 0+8192");
 }
@@ -596,7 +614,8 @@ static void tails_of_growing_files_are_padded(void **state)
 	/* the file has one byte after the end of this write, so the tail must not be padded */
 	st.facts.length = 10001;
 	expect_chunks("staged 0+8192 bounce 8192+1808");
-	/* if the request names the path, its tail is not padded either */
+	/* If the request names the only path to use, its tail is not padded either, so the claim is
+	 * refused. */
 	req.forced = pst_path_index("staged");
 	expect_refusal();
 }
@@ -694,13 +713,15 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	expect_retry("bounce");
 	expect_retry("none");
-	/* only a path of class PENSTOCK_DIRECT may retry the chunk */
+	/* Only a path of class PENSTOCK_DIRECT may retry the chunk, and no other path has this
+	 * class. */
 	req.require = PENSTOCK_DIRECT;
 	claim_all();
 	expect_retry("none");
 	req.require = PENSTOCK_ANY;
 	route_probe(&host, PENSTOCK_WRITE);
-	/* A write shorter than a block has no aligned body; all of it is an edge. */
+	/* A write shorter than a block has no aligned body. All of it is an unaligned edge, which
+	 * path bounce writes through the page cache. */
 	segs[0].row_len = 100;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
@@ -714,13 +735,14 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	assert_int_equal(claimed[0].pad, 412);
 	expect_retry("bounce");
-	assert_int_equal(claimed[0].pad, 0); /* Path bounce needs no padding to a whole block. */
+	/* Path bounce writes through the page cache and needs no padding to a whole block. */
+	assert_int_equal(claimed[0].pad, 0);
 	claim_all();
-	/* After an I/O error of the drive another direct path retries the chunk. */
+	/* After an I/O error of the drive, the other path that uses O_DIRECT retries the chunk. */
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR;
 	expect_retry("staged");
-	/* After such an error no path retries the chunk through the page cache. The kernel would
-	 * report success before the drive has the bytes. */
+	/* After such an error, no path may retry the chunk through the page cache, because the
+	 * kernel would report success before the drive has the bytes. */
 	expect_retry("none");
 	claim_all();
 	claimed[0].err.why = PENSTOCK_WHY_NO_SPACE;
@@ -728,8 +750,9 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("none");
 }
 
-/* Paths mapped and bounce are mixed. A chunk that fails on path mapped must be retried on path
- * bounce, and the reverse. Only after that may the chunk use a path that reads from the drive. */
+/* A request uses the paths mapped and bounce at the same time. A chunk that fails on path mapped
+ * must be retried on path bounce, and the reverse. Only after that may the chunk use a path that
+ * reads from the drive. */
 static void failed_chunk_is_retried_on_the_other_mixed_path(void **state)
 {
 	(void)state;

@@ -11,7 +11,8 @@
 #include "common/crc32c_cpu.h"
 #include "penstock.h"
 
-/* Length in bytes: several pieces of each length in which the implementations work, and a rest. */
+/* Length in bytes: several times the length of the pieces in which the implementations work, and a
+ * remainder. */
 #define LONG (5u * 65536u + 1234u)
 
 static uint32_t crc32c(const unsigned char *at, size_t len)
@@ -27,8 +28,8 @@ static void bytes_fill(unsigned char *at, size_t len, uint64_t *seed)
 
 static void vectors_of_the_rfc(void **state)
 {
-	/* RFC 3720, B.4: 32 zeros, 32 ones, ascending bytes, descending bytes, and this iSCSI
-	 * command. */
+	/* RFC 3720, B.4: 32 bytes of zeros, 32 bytes of ones, ascending bytes, descending bytes,
+	 * and this iSCSI command. */
 	static const unsigned char pdu[48] = {
 		0x01, 0xc0, 0, 0, 0, 0, 0,    0, 0, 0, 0,    0,	   0, 0, 0, 0, 0x14, 0, 0, 0,	 0,
 		0,    0x04, 0, 0, 0, 0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0,    0, 0, 0x02,
@@ -84,7 +85,7 @@ static void long_ranges(void **state)
 		const uint32_t raw = pst_crc32c_raw_tables(before, at, lens[i]);
 
 		assert_int_equal(crc32c(at, lens[i]), want);
-		/* Begins with the checksum of earlier bytes instead of 0. */
+		/* The computation begins with the checksum of earlier bytes instead of 0. */
 		assert_int_equal(pst_crc32c_raw(before, at, lens[i]), raw);
 		assert_int_equal(pst_crc32c_shift(before, lens[i]) ^ pst_crc32c_raw(0, at, lens[i]),
 				 raw);
@@ -128,7 +129,7 @@ static void joins_of_long_parts(void **state)
 				 penstock_crc32c_join(a, penstock_crc32c_join(a, one, 1), len + 1));
 		crc = aa;
 	}
-	/* 4 GiB and 5 bytes of zeros, computed word by word */
+	/* The expected value, for 4 GiB and 5 bytes of zeros, was computed word by word. */
 	assert_int_equal(pst_crc32c_finish(0, (UINT64_C(1) << 32) + 5), 0xbb3e6a6d);
 	assert_int_equal(penstock_crc32c_join(0x12345678, 0, 0), 0x12345678);
 	assert_int_equal(penstock_crc32c_join(0, 0x12345678, 7), 0x12345678);

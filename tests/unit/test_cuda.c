@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests device cuda through its operations table: names, facts, memory, registration, and memory
- * shared between processes and devices. Each failure of the CUDA driver must become the right
- * error. No call may change the current context, and opening the device must not create one.
+ * Tests device cuda through its table of operations: names, properties, memory, registration, and
+ * memory shared between processes and devices. Each failure of the CUDA driver must become the
+ * right error. No call may change the current context, and opening the device must not create one.
  * test_cuda_copy.c and test_cuda_stream.c test copies and streams.
  */
 #include "cuda_device.h"
@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define IMPORTS_MAX 4096 /* PST_CUDA_IMPORTS_MAX; cuda_context.h cannot be included here */
+#define IMPORTS_MAX 4096 /* PST_CUDA_IMPORTS_MAX of cuda_context.h, which a test cannot include */
 
 /* ---- opening ---- */
 
@@ -326,7 +326,8 @@ static void pointers_are_classified(void **state)
 	assert_int_equal(ops->classify(dev, (void *)(uintptr_t)managed, &got), 1);
 	assert_true(got.managed);
 	assert_int_equal(ops->free(dev, (void *)(uintptr_t)managed, &err), 0);
-	/* Older drivers need a current context for this call. The library uses an existing one. */
+	/* Older drivers need a current context for cuPointerGetAttributes. The library then uses an
+	 * existing context. */
 	if (is_standin()) {
 		standin_fail("cuPointerGetAttributes:1:201");
 		assert_int_equal(ops->classify(dev, mem, &got), 1);
@@ -550,7 +551,8 @@ static void export_and_import(void **state)
 	device_close(dev);
 }
 
-/* Runs in a child, with a driver that has dma-buf: a range need not begin or end at a page. */
+/* Runs in a child, with a driver that supports dma-buf: the library must also export a range that
+ * does not begin or end at a page border. */
 static int dma_buf(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests deferred copies: a copier of device cuda collects copies and queues many of them with one
- * driver call. All bytes must arrive. If the driver refuses a copy, only that copy may fail.
+ * Tests deferred copies. A copier of device cuda collects copies, and later queues many of them
+ * with one driver call. All bytes must arrive. If the driver refuses a copy, only that copy may
+ * fail.
  */
 #include "cuda_copier.h"
 
@@ -196,8 +197,9 @@ static void small_copies_are_batched(void **state)
 	(void)state;
 	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
 		assert_in_range(small_calls(lens[k], &alone), is_standin() ? 1 : 0, 4);
-		/* A copy of odd length cannot be queued as two rows of half its length. So such
-		 * copies are queued alone unless they are combined with another copy. */
+		/* A copy of odd length cannot be queued as two rows of half its length. So the
+		 * copier queues such a copy in a call of its own, unless it can combine it with
+		 * another copy. */
 		if (lens[k] % 2)
 			assert_in_range(alone, 0, 2 * BLOCKS / 4);
 		else
@@ -276,8 +278,9 @@ static void pairs_stay_in_one_allocation(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, copier_setup, copier_teardown)
 
-/* If the copier cannot enter its context, all deferred copies are marked as refused. A later
- * ticket does not report these copies as done. */
+/* If the copier cannot make its CUDA context current, it must mark all deferred copies as refused.
+ * A ticket (the number that the copier returns for the copies so far) must not report them as
+ * done. */
 static void deferred_copies_fail_without_context(void **state)
 {
 	static const size_t lens[] = {BIG, BIG, 5000};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the copies of device cuda through its operations table. All bytes must arrive, and waiting
- * streams must not block copies. A ticket must not be done before its copies are done, even while a
- * hardware queue is blocked. After a failure no copy may still run. No call may change the current
- * context. test_cuda.c tests how the device opens and allocates memory.
+ * Tests the copies of device cuda through its table of operations. All bytes must arrive, and
+ * waiting streams must not block copies. A ticket is a number with which a caller asks whether the
+ * copies before it are done. A ticket must not be done before these copies, even while a hardware
+ * queue is blocked. After a failure no copy may still run. No call may change the current context.
+ * test_cuda.c tests how the device opens and allocates memory.
  */
 #include "cuda_copier.h"
 
@@ -133,8 +134,9 @@ static void copies_of_rows_far_apart(void **state)
 	ctx_leave();
 }
 
-/* Copies between the device and host memory that the library has not allocated: memory that is
- * not registered, as after a failed registration of the ring, and a read-only file mapping. */
+/* Copies between the device and host memory that the library has not allocated: memory that is not
+ * registered (the library's own buffers are such memory if their registration has failed), and a
+ * read-only file mapping. */
 static void copies_of_foreign_host_memory(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -267,8 +269,8 @@ static void *word_set_later(void *arg)
 	return arg;
 }
 
-/* While a hardware queue is blocked, the copier has more open tickets than it has events. To record
- * the 513th ticket, it waits for the first one. */
+/* While a hardware queue is blocked, the copier has returned more tickets (numbers of unfinished
+ * copies) than it has events. To record the 513th ticket, it waits for the first one. */
 static void more_tickets_than_events(void **state)
 {
 	struct pst_cu_stream *s;
@@ -351,7 +353,7 @@ static void failed_copies_report_errors(void **state)
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
 	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, queue_out(host, mem, BIG));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, queue_in(mem, host, BIG));
-	/* needs more events than the copier created when it was opened */
+	/* These copies need more events than the copier created when it was opened. */
 	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(copy_and_record(), 0);
 	FAILS("cuEventCreate:1:2", -ENOMEM, copy_and_record());
@@ -404,7 +406,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct pst_cu_stream *s = stream_hold(TO_HOST);
 
-		/* In the second round the copier has no unused event left. */
+		/* In the second round (i == 1), the next ticket needs a new event: the copier has
+		 * no unused one left, and cuEventCreate fails. */
 		for (unsigned k = 0; i && k < 8; k++) {
 			assert_int_equal(queue_out(host, mem, BIG), 0);
 			ticket_record();
@@ -415,7 +418,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
 		last = ticket_record();
 		assert_int_equal(ops->query(cp, first), 0);
-		delay(20000, 3); /* Makes the second copy finish later. */
+		delay(20000, 3); /* delays the second copy, so that it ends after the first one */
 		stream_release(s);
 		standin_fail(fails[i]);
 		assert_int_equal(queue_out(host + 2 * MIB, mem, BIG), 0);
@@ -428,8 +431,8 @@ static void ticket_without_event_is_waited_for(void **state)
 	}
 }
 
-/* The caller reuses a slot as soon as its copy has failed. So no copy may still run when the
- * failure is reported. */
+/* The caller reuses the buffer of a copy as soon as the copy has failed. So no copy may still run
+ * when the copier reports the failure. */
 static void no_copy_runs_after_a_failure(void **state)
 {
 	void (*delay)(unsigned, unsigned long);
@@ -502,7 +505,7 @@ static void call_all_operations(void)
 	KEEPS_CONTEXT(!(w = words_alloc(d, 8)));
 	KEEPS_CONTEXT(stream_store(d, PST_CU_STREAM_LEGACY, &w[0], 1));
 	KEEPS_CONTEXT(stream_await(d, PST_CU_STREAM_LEGACY, &w[1], 0));
-	/* the driver waits for the stream in this call */
+	/* words_free makes a driver call that waits for the stream */
 	KEEPS_CONTEXT((words_free(d, w, 8), 0));
 	KEEPS_CONTEXT((ops->copier_close(c), 0));
 	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));
@@ -527,7 +530,7 @@ static void current_context_is_kept(void **state)
 	ctx_leave();
 	assert_int_equal(make(&other_ctx, 0, 0), PST_CU_OK);
 	call_all_operations();
-	/* Copies to memory that another context has allocated. */
+	/* Copies to memory that was allocated in another context. */
 	assert_int_equal(cu->cuMemAlloc(&theirs, MIB), PST_CU_OK);
 	memset(host, 0x3c, MIB);
 	assert_int_equal(queue_in((void *)(uintptr_t)theirs, host, MIB), 0);

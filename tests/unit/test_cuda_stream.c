@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests stream order of device cuda through its operations table, once with the driver's stream
- * memory operations and once with host functions instead. Also tests copies between two
- * devices and streams of the wrong device. tests/conf tests whole requests in stream order.
+ * Tests through the table of operations of device cuda that operations keep the order of a CUDA
+ * stream, once with the driver's stream memory operations and once with host functions instead.
+ * Also tests copies between two devices and streams of the wrong device. tests/conf tests whole
+ * requests in stream order.
  */
 #include "cuda_device.h"
 
@@ -180,8 +181,8 @@ static void failed_stream_calls_leave_nothing(void **state)
 	(void)state;
 	standin_only();
 	s = ctx_stream_new(prim);
-	/* The first operation creates the objects that the device keeps, which FAILS_WITH would
-	 * count as left behind. */
+	/* The first operation creates objects that the device keeps until it is closed. Without
+	 * this call, FAILS_WITH would report them as leaked. */
 	assert_int_equal(stream_store(dev, s, &words[1], 1), 0);
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
 		   stream_store(dev, s, &words[0], 1));
@@ -241,8 +242,8 @@ static void waits_after_copies_use_a_compute_queue(void **state)
 	ops->free(dev, rect.dst, &err);
 }
 
-/* The first operation on a stream retains the primary context, and allocates scratch memory and
- * an event. Each of these steps fails once here. */
+/* The first operation on a stream retains the primary context, and allocates scratch memory and an
+ * event. In this case, each of these steps fails once. */
 static int first_operation(void)
 {
 	uint64_t word = 0;
@@ -267,8 +268,8 @@ static int no_launch(void)
 
 	stream_setup(NULL);
 	s = ctx_stream_new(prim);
-	/* The first operation creates the objects that the device keeps, which FAILS_WITH would
-	 * count as left behind. */
+	/* The first operation creates objects that the device keeps until it is closed. Without
+	 * this call, FAILS_WITH would report them as leaked. */
 	EXPECT_EQ(stream_store(dev, s, &words[1], 1), 0);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
 		   stream_store(dev, s, &words[0], 1));
@@ -339,7 +340,8 @@ static int two_devices(void)
 		EXPECT_EQ(memcmp(back + row * 3000, from + row * 5000, 2000), 0);
 	fake.ops = &pst_device_host;
 	EXPECT_EQ(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
-	/* Words of one device must not be used on a stream of the other device. */
+	/* A word that was allocated for one device must not be used on a stream of the other
+	 * device. */
 	w = words_alloc(a, 8);
 	EXPECT_EQ(!w, 0);
 	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);

@@ -54,8 +54,8 @@ static void copy_in(void *dst, const void *src, size_t len)
 
 /* ---- results ---- */
 
-/* Sums ranges of every short length and alignment. One call has more ranges than one launch of
- * the kernel can take. */
+/* Computes the checksums of ranges of every short length and alignment. One call has more ranges
+ * than one launch of the kernel can take. */
 static void every_length_and_alignment(void **state)
 {
 	const unsigned count = ALIGNS * (SHORT_MAX + 1);
@@ -257,7 +257,7 @@ static void expect_failure(struct penstock_sum_args *sums, unsigned count, int c
 	assert_string_not_equal(penstock_errmsg(), "");
 	for (unsigned i = 0; i < count; i++)
 		assert_int_equal(sums[i].crc32c, 0xeeeeeeee);
-	/* The failure has not broken the context. */
+	/* The failed calls must not have broken the CUDA context, so the next call succeeds. */
 	sum_all(&good, 1);
 	assert_int_equal(good.crc32c, crc32c(bytes, 1000));
 }

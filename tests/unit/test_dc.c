@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transport DC_V1 with a fake network card (fake_card.h, fake_mlx5.c): moves with all bytes
- * compared, the exact form of the token, accesses that the card refuses, keys of both sides,
- * releases, memory of the stand-in GPU, and the failure of each call of the card. No test runs
- * DC_V1 on a real card.
+ * Tests transport DC_V1 of S3 over RDMA (NVIDIA's dynamically connected transport) with a fake
+ * network card (fake_card.h, fake_mlx5.c): transfers with all bytes compared, the exact form of the
+ * token that a client sends, accesses that the card refuses, keys of both sides, releases of
+ * windows, memory of the stand-in GPU, and the failure of each call of the card. No test runs DC_V1
+ * on a real card.
  */
 #include "test.h"
 
@@ -214,7 +215,8 @@ static void token_has_81_characters(void **state)
 	assert_int_equal(token.base, fake_card.iova);
 	assert_int_equal(token.base % 4096, 77);
 	assert_int_equal(fake_card.len, 4096);
-	/* Older senders append address and length again. The server uses only the first fields. */
+	/* Older clients append address and length to the token again. The server must use only the
+	 * first fields. */
 	snprintf(longer, sizeof(longer), "%s:%016llx:%016x", text, (unsigned long long)token.base,
 		 1);
 	assert_int_equal(move_text(&s, longer, PENSTOCK_READ, 0, local, sizeof(local)),
@@ -271,7 +273,8 @@ static void refuses_what_the_token_does_not_allow(void **state)
 	wrong = right;
 	wrong.dc.dct++;
 	assert_int_equal(move_by(&s, &wrong, PENSTOCK_READ, 0, local, 4096), -ECONNRESET);
-	/* The token of another host, and the token of a card without RoCE. */
+	/* The server must refuse a token that names another host than the client's, and a token
+	 * without a GID, as a card without RoCE has it. */
 	wrong = right;
 	wrong.dc.gid[15]++;
 	wrong.dc.gid[12] = 192;
@@ -289,7 +292,7 @@ static void refuses_what_the_token_does_not_allow(void **state)
 	close_sides(&s);
 }
 
-/* Both sides need the same key, from the options or from the environment. */
+/* Client and server need the same access key of DC_V1, from the options or from the environment. */
 static void key_must_be_the_same(void **state)
 {
 	static const struct {
@@ -389,7 +392,7 @@ static void survives_the_failure_of_each_call(void **state)
 		fake_card_unlock();
 		assert_int_equal(penstock_object_release(window), 0);
 		penstock_object_client_close(client);
-		/* The next transfer succeeds. */
+		/* After the failed call, the next transfer must succeed. */
 		window = window_open(&s, PENSTOCK_WRITE, 0, 4096);
 		token_of(window, &token);
 		assert_int_equal(move_by(&s, &token, PENSTOCK_WRITE, 0, local, 4096), 4096);

@@ -85,7 +85,7 @@ static void digests_of_etags(void **state)
 	}
 }
 
-/* The values of RFC 4648, section 10, and random bytes. */
+/* Tests base64 with the values of RFC 4648, section 10, and with random bytes. */
 static void base64(void **state)
 {
 	static const char *const texts[] = {"",		"Zg==",	    "Zm8=",    "Zm9v",

@@ -60,7 +60,8 @@ static void dm_tables(void **state)
 	tree_text(&t, "captured/dm-table/dm-0", "");
 	stack = walk(&t, 254, 0);
 	assert_direct(&stack);
-	/* A garbled table is ignored, too. The uuid below is of no known kind. */
+	/* A garbled table is ignored, too. The device's uuid is of no known kind, so the device
+	 * must not count as direct. */
 	tree_text(&t, "captured/dm-table/dm-0", "0 100 linear\nwhat\n");
 	tree_text(&t, "sys/devices/virtual/block/dm-0/dm/uuid", "mine-1\n");
 	stack = walk(&t, 254, 0);
@@ -102,7 +103,8 @@ static void dm_uuids(void **state)
 	tree_close(&t);
 }
 
-/* A logical volume above an internal LVM volume, such as a thin pool, is not a plain volume. */
+/* A logical volume above an internal LVM volume, such as a thin pool, must not count as a plain
+ * logical volume. */
 static void lvm_internal_volumes(void **state)
 {
 	struct pst_blockstack stack;

@@ -39,7 +39,8 @@ static unsigned entry_count;
 static ino_t synced[FILES]; /* files that were synced after their last change */
 /* description of the first broken rule; empty if none is broken */
 static char broken[200];
-/* the folder of drafts; its entries may be lost in a power cut */
+/* the folder of drafts (objects that are still being written), whose entries may be lost in a power
+ * cut */
 static ino_t tmp_folder;
 static bool no_attributes; /* whether the file system refuses extended attributes */
 /* Inode of an object that must not be lost, and inode of the folder that has its name; 0: there is
@@ -102,8 +103,8 @@ static bool leads_to(const struct entry *e, ino_t file)
 }
 
 /* Returns whether the guarded object can be found if its name leads to the inode `found`. That
- * inode must be the object itself, or a folder that contains the object or a link to its place
- * among the drafts. */
+ * inode must be the object itself, or a folder that contains the object, or a folder with a link to
+ * the object in the folder of drafts. */
 static bool guarded_in(ino_t found)
 {
 	const struct entry *moving = entry_find(found, GW_MOVING);
@@ -420,7 +421,7 @@ static void metadata_in_files_is_durable(void **state)
 	put_many(&p);
 	for (unsigned i = 0; i < entry_count; i++)
 		records += entries[i].folder == inode_of(p.store.meta) && entries[i].live;
-	assert_int_equal(records, 4); /* one for each object */
+	assert_int_equal(records, 4); /* one record of metadata for each object */
 	place_close(&p);
 }
 
@@ -455,7 +456,7 @@ static void removal_is_durable(void **state)
 }
 
 /* Another gateway or another program may have made a folder and been killed before it synced the
- * folder. */
+ * folder. The gateway must then sync the folder itself. */
 static void folders_of_others_are_synced(void **state)
 {
 	struct place p;

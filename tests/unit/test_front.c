@@ -427,16 +427,16 @@ static void no_path_leaves_its_bucket(void **state)
 		begin(&x, &p, &q);
 		finish(&x);
 		expect_sentinel(&p);
-		/* The object must be in the bucket. If a link was in its path, the request failed
-		 * instead. */
+		/* If the request succeeded, the object must be in the bucket. If a link was in the
+		 * object's path, the request has failed instead. */
 		if (x.status == 200)
 			expect_object(&p, target, "changed");
 	}
 	place_close(&p);
 }
 
-/* A request cannot use the store's own folder, nor a folder outside of the root, as a bucket, even
- * with a key that may use all buckets. */
+/* A request cannot use .penstock (the folder of the gateway's own files) or a folder outside of the
+ * root as a bucket, even with a key that may use all buckets. */
 static void other_folders_are_no_buckets(void **state)
 {
 	static const char *const targets[] = {"/.penstock", "/..", "/.", "/%2e%2e", "/..%2fother"};
@@ -472,7 +472,8 @@ static void one_of_two_exclusive_writers_wins(void **state)
 	(void)state;
 	place_open(&p);
 	second.body = "second";
-	/* Both bodies arrive before one of the objects exists. */
+	/* Two requests create the same object: the bodies of both arrive before the object
+	 * exists. */
 	begin(&a, &p, &first);
 	begin(&b, &p, &second);
 	finish(&b);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests which writes to a file may be in flight at the same time. Direct writes and cached writes
- * to the same place (a 2 MiB unit or a multiple) exclude each other; all other writes may overlap.
- * Waiting writes pass the gate in order of arrival, every write passes in the end, and a forked
- * child starts with an empty gate. The test calls only the gate and writes nothing. A test
- * lane collects the released writes.
+ * Tests the gate, which decides which writes to a file may be in flight at the same time. The gate
+ * divides a file into places of 2 MiB or a multiple. Direct writes (O_DIRECT) and cached writes to
+ * the same place exclude each other; all other writes may overlap. Waiting writes pass the gate in
+ * order of arrival, every write passes in the end, and a forked child starts with an empty gate.
+ * The test calls only the gate and writes nothing. A lane (an object for a worker thread) of the
+ * test collects the writes that the gate lets start.
  */
 #include "test.h"
 
@@ -56,7 +57,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Prepares a write at offset `at` with length `len`. Both are given in places, the 2 MiB units of
+/* Prepares a write at offset `at` with length `len`. The unit of both is a place, the 2 MiB unit of
  * the gate. */
 static struct pst_io *write_of(struct pst_io *io, unsigned file, bool direct, double at, double len)
 {
@@ -77,8 +78,8 @@ static bool gate_enter(unsigned i, unsigned file, bool direct, double at, double
 	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), io_resume);
 }
 
-/* Checks that the gate has let exactly the waiting writes in bitmap `want` start, on the test's
- * lane. */
+/* Checks that the gate has let exactly the waiting writes in bitmap `want` start. It passes each of
+ * them to the lane (worker thread) of the test. */
 static void expect_back(uint64_t want)
 {
 	struct pst_io *io = atomic_exchange(&lane.io_inbox, NULL);
@@ -96,21 +97,23 @@ static void expect_back(uint64_t want)
 static void direct_and_cached_exclude_each_other(void **state)
 {
 	(void)state;
-	/* Two direct writes in the same place may be in flight together. */
+	/* Two direct writes in the same 2 MiB unit (unit 1) may be in flight together. */
 	assert_true(gate_enter(0, 0, true, 1.5, 0.25));
 	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
-	/* Cached writes in the next place and in the previous place may start meanwhile. */
+	/* Meanwhile, cached writes in the next unit (2) and in the previous unit (0) may start. */
 	assert_true(gate_enter(2, 0, false, 2, 0.1));
 	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
-	/* A cached write in the same place of another file may start, too. */
+	/* A cached write in unit 1 of another file may start, too. */
 	assert_true(gate_enter(4, 1, false, 1.5, 0.1));
-	/* A cached write in the same place of the same file has to wait. */
+	/* A cached write in unit 1 of the same file has to wait until both direct writes have
+	 * ended. */
 	assert_false(gate_enter(5, 0, false, 1, 0.001));
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 5);
-	/* A second cached write in the same place may start while the first one is in flight. */
+	/* A second cached write in the same unit may start while the first one is in flight; a
+	 * direct write has to wait. */
 	assert_true(gate_enter(6, 0, false, 1.99, 0.001));
 	assert_false(gate_enter(7, 0, true, 1.5, 0.1));
 	pst_gate_leave(&ios[5]);
@@ -128,7 +131,8 @@ static void write_across_several_places(void **state)
 	(void)state;
 	assert_true(gate_enter(0, 0, false, 1, 0.1));
 	assert_true(gate_enter(1, 0, false, 3, 0.1));
-	/* this direct write covers places 0 to 3, so it has to wait */
+	/* this direct write covers the 2 MiB units 0 to 3, where cached writes are in flight, so it
+	 * waits */
 	assert_false(gate_enter(2, 0, true, 0.5, 3));
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
@@ -149,10 +153,10 @@ static void waiting_write_is_not_overtaken(void **state)
 	(void)state;
 	assert_true(gate_enter(0, 0, true, 0, 0.1));
 	assert_false(gate_enter(1, 0, false, 0.5, 0.1));
-	/* This direct write came after a waiting cached write, so it waits too. */
+	/* This direct write came after a waiting cached write, so it has to wait as well. */
 	assert_false(gate_enter(2, 0, true, 0.7, 0.1));
 	assert_false(gate_enter(3, 0, false, 0.9, 0.1));
-	/* no write is in flight in this other place, so the write may start */
+	/* no write is in flight in unit 1 (2 MiB at offset 2 MiB), so this write may start */
 	assert_true(gate_enter(4, 0, true, 1, 0.1));
 	pst_gate_leave(&ios[0]);
 	/* only write 1 may start; write 3 came after write 2, and both still wait */
@@ -165,8 +169,9 @@ static void waiting_write_is_not_overtaken(void **state)
 	pst_gate_leave(&ios[4]);
 }
 
-/* Two handles of one file share one gate. A write of an inline lane passes without waiting,
- * because no thread could wake that lane. */
+/* Two handles of one file share one gate. A write of an inline lane, which works only inside the
+ * application's calls, passes the gate without waiting, because no thread could resume that
+ * lane. */
 static void same_inode_and_inline_lane(void **state)
 {
 

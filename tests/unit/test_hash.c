@@ -29,7 +29,8 @@ static const char *digest(enum pst_hash_kind kind, const void *bytes, size_t len
 	return hex;
 }
 
-/* The check values of RFC 1321, FIPS 180 and the catalogue of CRC algorithms (reveng). */
+/* Compares digests with the check values of RFC 1321, FIPS 180 and the catalogue of CRC algorithms
+ * (reveng). */
 static void published_values(void **state)
 {
 	static const struct {
@@ -59,8 +60,8 @@ static void published_values(void **state)
 	}
 }
 
-/* The values of the NVM Command Set Specification for 4 KiB: zeros, ones, rising and falling
- * bytes. */
+/* Compares CRCs of 4 KiB with the values of the NVM Command Set Specification: zeros, ones, rising
+ * and falling bytes. */
 static void crc64_of_blocks(void **state)
 {
 	static const char *const hex[] = {"6482d367eb22b64e", "c0ddba7302eca3ac",
@@ -161,7 +162,7 @@ static void combined_long_crcs(void **state)
 	}
 }
 
-/* Case 2 of RFC 4231. */
+/* Compares an HMAC-SHA256 with case 2 of RFC 4231. */
 static void keyed(void **state)
 {
 	unsigned char mac[32];

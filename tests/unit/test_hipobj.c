@@ -113,7 +113,8 @@ static const char *message_find(const void *user, const char *name)
 	return NULL;
 }
 
-/* Composes the window's request for a step. Returns the number of its headers, or an error. */
+/* Composes the client's next request of the protocol for this window: PREPARE, READY or CANCEL.
+ * Returns the number of its headers, or an error. */
 static int compose(struct penstock_object_window *window, enum penstock_object_step step,
 		   struct message *out)
 {
@@ -129,7 +130,8 @@ static int compose(struct penstock_object_window *window, enum penstock_object_s
 	return n;
 }
 
-/* Does the server's part of PREPARE: opens a session and composes the response. */
+/* Does what a server does for PREPARE, the first request of a transfer: opens a session and
+ * composes the response. */
 static int prepare(struct sides *s, const struct message *request, struct message *response,
 		   struct penstock_object_remote **remote)
 {
@@ -160,7 +162,8 @@ static int prepare(struct sides *s, const struct message *request, struct messag
 	return 0;
 }
 
-/* Passes a response to PREPARE to the client. Returns the client's next step. */
+/* Passes the response to PREPARE (the request that opens a session) to the client. Returns the
+ * client's next step. */
 static enum penstock_object_next pair(struct penstock_object_window *window, int status,
 				      const struct message *response,
 				      struct penstock_object_verdict *verdict)
@@ -176,7 +179,8 @@ static enum penstock_object_next pair(struct penstock_object_window *window, int
 	return verdict->next;
 }
 
-/* Does the server's part of READY: moves all bytes. Returns their number or an error. */
+/* Does what a server does for READY, the request that starts the transfer of a session: moves all
+ * bytes. Returns their number or an error. */
 static int64_t ready(struct sides *s, struct penstock_object_remote *remote,
 		     const struct message *request, enum penstock_op op,
 		     const struct penstock_object_seg *segs, unsigned count)
@@ -196,7 +200,8 @@ static int64_t ready(struct sides *s, struct penstock_object_remote *remote,
 	return done.result;
 }
 
-/* Passes a response to READY to the client. Returns the client's next step. */
+/* Passes the response to READY (the request that starts a transfer) to the client. Returns the
+ * client's next step. */
 static enum penstock_object_next judge(const struct penstock_object_window *window, int status,
 				       uint64_t bytes, const char *cookie,
 				       struct penstock_object_verdict *verdict)
@@ -226,7 +231,7 @@ static void pattern(unsigned char *mem, size_t len, uint64_t seed)
 		mem[i] = pattern_byte(i, seed);
 }
 
-/* Opens a session for a window. */
+/* Opens a session for a window, which is memory that the server may access. */
 static struct penstock_object_remote *session_open(struct sides *s,
 						   struct penstock_object_window *window)
 {
@@ -322,7 +327,7 @@ static void moves_memory_of_a_gpu(void **state)
 	close_sides(&s);
 }
 
-/* The server's caller may take the bytes of a PUT by several moves. */
+/* A server may receive the bytes of a PUT with several calls of penstock_object_move. */
 static void divides_a_put(void **state)
 {
 	static unsigned char local[10001];
@@ -353,8 +358,9 @@ static void divides_a_put(void **state)
 
 /* ---- what is refused ---- */
 
-/* Opens a window of 4096 bytes with a session. Does the server's part of READY for it, after header
- * `name` of the request was changed to `value`. */
+/* Opens a window of 4096 bytes with a session, and changes header `name` of the request READY to
+ * `value`. Then does what a server does for READY. Returns the number of moved bytes or an
+ * error. */
 static int64_t ready_with(struct sides *s, enum penstock_op op, enum penstock_op server_op,
 			  const char *name, const char *value)
 {
@@ -398,7 +404,8 @@ static void refuses_wrong_requests(void **state)
 	close_sides(&s);
 }
 
-/* A PUT fails if the client's write has another cookie than the session. */
+/* A session has a cookie, a random number. A PUT must fail if the client's write has a different
+ * cookie. */
 static void refuses_another_cookie(void **state)
 {
 	static unsigned char local[4096];
@@ -483,10 +490,10 @@ static void bounds_sessions(void **state)
 	assert_true(compose(windows[3], PENSTOCK_OBJECT_PREPARE, &request) > 0);
 	assert_int_equal(prepare(&s, &request, &response, &none), -EAGAIN);
 	assert_null(none);
-	/* The end of a session makes room for another one. */
+	/* The server allows three sessions here. After one has ended, it can open another one. */
 	penstock_object_forget(remotes[1]);
 	assert_int_equal(prepare(&s, &request, &response, &remotes[1]), 0);
-	/* A session may end after its server. */
+	/* The test may free sessions after it has closed their server. */
 	penstock_object_server_close(s.server);
 	s.server = NULL;
 	for (unsigned i = 0; i < 3; i++)
@@ -515,7 +522,8 @@ static int prepare_token(struct sides *s, const char *token, const char *address
 
 static void refuses_tokens(void **state)
 {
-	/* Tokens of a queue pair: HERE is the GID of 127.0.0.1, THERE that of 192.0.2.1. */
+	/* Tokens of a queue pair at an address: HERE is the GID of 127.0.0.1, THERE the GID of
+	 * 192.0.2.1. */
 #define TOKEN(transport, gid)               \
 	transport "12000000" gid "00000000" \
 		  "0000000000000000"        \
@@ -543,7 +551,8 @@ static void refuses_tokens(void **state)
 	assert_int_equal(prepare_token(&s, dynamic, NULL, 1), -EBADMSG);
 	assert_int_equal(prepare_token(&s, "1:2:tcp1:127.0.0.1:1:" SESSION, NULL, 1), -EBADMSG);
 	assert_int_equal(prepare_token(&s, "zz", NULL, 1), -EBADMSG);
-	/* Without a PREPARE, the server declines the token: a move needs a session's numbers. */
+	/* Without a PREPARE, the server must decline the token, because only PREPARE gives it the
+	 * session's numbers that a transfer needs. */
 	assert_int_equal(penstock_object_resolve(s.server, right, strlen(right), NULL, &remote),
 			 -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "/.hipobj-rc/prepare"));
@@ -608,8 +617,8 @@ static void decides_about_responses(void **state)
 	close_sides(&s);
 }
 
-/* A client needs more than a response that reports success: its card must have received the
- * cookie. */
+/* The client must not trust a response that reports success: its card must also have received the
+ * cookie of the session. */
 static void believes_the_card(void **state)
 {
 	static unsigned char local[4096];
@@ -648,7 +657,8 @@ static void believes_the_card(void **state)
 	close_sides(&s);
 }
 
-/* If the client never writes the bytes of a PUT, the server's move ends at its time limit. */
+/* If the client never writes the bytes of a PUT, the server's transfer must end at its time
+ * limit. */
 static void waits_no_longer_than_its_limit(void **state)
 {
 	static unsigned char local[4096];
@@ -673,7 +683,8 @@ static void waits_no_longer_than_its_limit(void **state)
 	close_sides(&s);
 }
 
-/* After a release, no byte of the server gets into the memory. */
+/* After the client has released a window, no byte from the server may arrive in the window's
+ * memory. */
 static void fences_a_late_server(void **state)
 {
 	static unsigned char local[4096];
@@ -761,7 +772,7 @@ static void survives_the_failure_of_each_call(void **state)
 		if (!transfer_with_failure(&s, at % 2 ? PENSTOCK_READ : PENSTOCK_WRITE))
 			failed++;
 		calls = fake_card.calls - calls;
-		/* After the failure, transfers succeed again. */
+		/* After the failure, transfers must succeed again. */
 		fake_card_lock();
 		fake_card.fail_at = 0;
 		fake_card_unlock();

@@ -100,7 +100,8 @@ static void parses_requests(void **state)
 	}
 }
 
-/* Other implementations write the values with the same digits as the expected values here. */
+/* Other implementations of the protocol write the values with the same digits as the texts that
+ * this case expects. */
 static void composes_requests(void **state)
 {
 	const struct pst_hipobj_prepare p = {PENSTOCK_WRITE, "/b/k?uploadId=1", "T", 77, 0, 0xa1,

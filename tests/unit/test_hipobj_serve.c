@@ -231,8 +231,8 @@ static bool value_of(const struct answer *a, const char *name, char *out, size_t
 	return true;
 }
 
-/* Sends a PREPARE in which header `name` has the value `value`. If `value` is NULL, the request
- * does not have this header. */
+/* Sends PREPARE, the request of hipobj-rc-v2 that opens a session. Its header `name` has the value
+ * `value`. If `value` is NULL, the request does not have this header. */
 static struct answer prepare(const char *key, const char *name, const char *value)
 {
 	const char *all[] = {"x-amz-rdma-protocol",
@@ -265,7 +265,8 @@ static struct answer prepare(const char *key, const char *name, const char *valu
 	return ask("POST", "/.hipobj-rc/prepare", key, list);
 }
 
-/* Sends a READY or a CANCEL. `token` is one more header; NULL: none. */
+/* Sends READY (the request that starts a session's transfer) or CANCEL. `token` is the value of one
+ * more header, or NULL. */
 static struct answer proceed_token(const char *step, const char *key, const char *session,
 				   const char *cookie, const char *token)
 {
@@ -304,7 +305,7 @@ static void expect(const struct answer *a, int status, const char *text)
 
 /* ---- objects ---- */
 
-/* Writes the URL of an object. `rdma` is its parameter rdma. */
+/* Writes the URL of an object. `rdma` is the value of the URL's parameter of that name. */
 static void url_of(const char *key, const char *rdma, char out[300])
 {
 	snprintf(out, 300,
@@ -456,8 +457,8 @@ static void refuses_requests(void **state)
 	gateway_end();
 }
 
-/* Only the access key that opened a session can use it. A session ends after one READY, and after a
- * request with a wrong cookie. */
+/* Only the access key that opened a session may use it. The session ends after the request READY,
+ * which moves its bytes, and after a request with a wrong cookie. */
 static void keeps_sessions_apart(void **state)
 {
 	char session[64], foreign[64];
@@ -473,7 +474,8 @@ static void keeps_sessions_apart(void **state)
 	expect(&a, 404, "NoSuchRDMASession");
 	a = proceed("cancel", "READER", session, "deadbeef");
 	expect(&a, 200, NULL);
-	/* NoSuchKey: the gateway has found the session, and then looked for the object. */
+	/* The session exists: the gateway has found it, and reports NoSuchKey because the object
+	 * does not exist. */
 	a = proceed("ready", NULL, session, "deadbeef");
 	expect(&a, 404, "NoSuchKey");
 	a = proceed("ready", NULL, session, "deadbeef");
@@ -485,7 +487,7 @@ static void keeps_sessions_apart(void **state)
 	expect(&a, 404, "NoSuchRDMASession");
 	a = proceed("ready", NULL, session, "deadbeef");
 	expect(&a, 404, "NoSuchRDMASession");
-	/* A CANCEL ends the session, too. */
+	/* CANCEL, the request with which a client gives up, ends the session, too. */
 	a = prepare("READER", "x-amz-rdma-op", "GET");
 	assert_true(value_of(&a, "x-amz-rdma-session", foreign, sizeof(foreign)));
 	a = proceed("cancel", "READER", foreign, "deadbeef");
@@ -498,8 +500,9 @@ static void keeps_sessions_apart(void **state)
 	assert_int_equal(fake_card.live, 0);
 }
 
-/* A READY uses the window of its session, also if it has a token of another window. So the session
- * ends with the request, and frees its memory and its queue pair. */
+/* READY, the request that starts a session's transfer, uses the window of its session, even if it
+ * has a token of another window. So the session ends with the request, and frees its memory and its
+ * queue pair. */
 static void ignores_a_token_in_a_ready(void **state)
 {
 	static const char token[] = "1000:1000:tcp1:127.0.0.1:1:00112233445566778899aabbccddeeff";
@@ -529,7 +532,7 @@ static void ignores_a_token_in_a_ready(void **state)
 	assert_int_equal(live, 0);
 }
 
-/* If the client writes no bytes, a PUT stores no object. */
+/* If the client writes no bytes by RDMA, the gateway must store no object for a PUT. */
 static void stores_nothing_that_has_not_come(void **state)
 {
 	char session[64];
@@ -561,7 +564,7 @@ static void bounds_sessions(void **state)
 	expect(&a, 503, "SlowDown");
 	assert_true(value_of(&a, "retry-after", retry, sizeof(retry)));
 	assert_int_equal(count, GW_SESSIONS_OWNER + 1);
-	/* Another access key has sessions of its own. */
+	/* The limit applies to each access key, so another key can still open a session. */
 	a = prepare("READER", "x-amz-rdma-op", "GET");
 	expect(&a, 200, NULL);
 	gateway_end();

@@ -280,7 +280,7 @@ struct one {
 	const char *method, *path;
 	struct iovec iov;
 	char memory[BODY];
-	bool ended; /* guarded by the lock */
+	bool ended; /* whether the call has ended; guarded by `lock` */
 };
 
 static void one_write_head(struct pst_http_call *call, struct pst_text *out)
@@ -394,7 +394,8 @@ static void forks_while_a_connection_closes(void **state)
 	assert_int_equal(child_status, 0);
 }
 
-/* While failed calls wait for their next attempt, another call can use their places. */
+/* While failed calls wait for their next attempt, they do not count as calls in flight. So another
+ * call can start, although the limit of calls in flight has been reached before. */
 static void delayed_calls_make_room(void **state)
 {
 	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
@@ -427,8 +428,8 @@ static void delayed_calls_make_room(void **state)
 	assert_int_equal(still, PST_HTTP_INFLIGHT_FIRST);
 }
 
-/* A call that was answered with "slow down" keeps its place while it waits, because the server must
- * not get another request instead. */
+/* A call that was answered with "slow down" still counts as a call in flight while it waits for its
+ * next attempt, because the server must not get another request instead. */
 static void slowed_calls_make_no_room(void **state)
 {
 	static struct one failing[PST_HTTP_INFLIGHT_FIRST], other;
@@ -454,7 +455,8 @@ static void slowed_calls_make_no_room(void **state)
 	if (!waited)
 		one_wait(&other);
 	assert_true(waited);
-	/* After that, all places are free again. */
+	/* After these calls have ended, as many calls as the limit allows can be in flight
+	 * again. */
 	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
 		one_start(&failing[i], "127.0.0.1", port, "/");
 	for (unsigned i = 0; i < PST_HTTP_INFLIGHT_FIRST; i++)
@@ -514,7 +516,8 @@ static void other_addresses_are_tried(void **state)
 	}
 }
 
-/* With virtual-hosted addresses, each bucket is a server with its own name. */
+/* With virtual-hosted addresses, each bucket is a server with a host name of its own. The library
+ * must be able to use 1000 servers, which share one TLS context. */
 static void many_servers(void **state)
 {
 	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .tls = true};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how the library adapts the limit of requests in flight. The servers are simulated: the
- * bytes per second are a function of the number of requests, and the time is a variable.
+ * Tests how the library adapts its limit of HTTP requests in flight to the server. The servers are
+ * simulated: the bytes per second are a function of the number of requests, and the time is a
+ * variable.
  */
 #include "test.h"
 

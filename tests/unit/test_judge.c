@@ -84,7 +84,7 @@ static const struct row {
 	 {{"X-Amz-RDMA-Reply", " 200"}, {"X-AMZ-RDMA-BYTES-TRANSFERRED", " 4096 "}},
 	 DONE,
 	 LEN},
-	/* responses to a GET that was declined, or whose transfer failed */
+	/* responses to a GET whose token was declined, or whose transfer failed */
 	{"a GET is declined",
 	 GET,
 	 200,
@@ -106,7 +106,7 @@ static const struct row {
 	 1,
 	 0,
 	 LEN},
-	/* responses to a PUT that was declined */
+	/* responses to a PUT whose token the server has declined */
 	{"a PUT is declined", PUT, 200, 0, "RDMANotSupported", {{REPLY, "501"}}, RESEND},
 	{"a PUT is declined, as boto3 reports it",
 	 PUT,

@@ -95,8 +95,8 @@ static void plain_keys_stay(void **state)
 	}
 }
 
-/* Names that the mapping of keys never produces do not count as keys. So two files never have the
- * same key. */
+/* The gateway ignores file names that its mapping of keys never produces. So two files never have
+ * the same key. */
 static void other_names(void **state)
 {
 	static const char *const names[] = {"%", "%x", "%2",   "%-a", "%+a",

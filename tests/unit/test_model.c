@@ -137,7 +137,8 @@ static const struct wanted wanted[] = {
 	{"fence", {{"fence-us", 1.5}}, "fence-ms", 196.6, 196.7},
 	{"fence", {{"batch-us", 0.2}}, "batched-ms", 6.5, 6.6},
 	{"fence", {{"batch-us", 0.5}}, "batched-ms", 16.3, 16.4},
-	/* One request at a time: 64 KiB / (60 + 1 + 0.5 + 10 us and the times of three hops). */
+	/* One request at a time: 64 KiB / (60 + 1 + 0.5 + 10 us and the times of the three hops on
+	 * the path). */
 	{"pipeline", {{"size", 65536}, {"depth", 1}}, "latency-us", 77.377, 77.378},
 	{"pipeline", {{"size", 65536}, {"depth", 1}}, "speed-gbps", 0.84696, 0.84697},
 	{"pipeline", {{"depth", 64}}, "speed-gbps", 14, 14},
@@ -146,15 +147,18 @@ static const struct wanted wanted[] = {
 	{"pipeline", {{"network", 1}, {"network-gbps", 2}}, "slowest-hop", 1, 1},
 	{"pipeline", {{"path", 1}, {"dram-gbps", 20}}, "speed-gbps", 10, 10},
 	{"pipeline", {{"path", 2}}, "dram-traffic", 4, 4},
-	/* Path bounce, one piece: 65,536 bytes in 6.3 us + 65,536 / 10 GB/s. */
+	/* Path bounce, one piece: 65,536 bytes in 6.3 us (home-us, the time in the first lane) +
+	 * 65,536 / 10 GB/s. */
 	{"pipeline", {{"path", 2}, {"drives", 8}, {"size", 65536}}, "speed-gbps", 5.09864, 5.09865},
-	/* Two pieces: the first lane takes 6.3 + 7.7 us, and copies one piece in 26.2 us. */
+	/* Two pieces: the first lane (a thread) takes 6.3 us, and 7.7 us more to wake a second
+	 * lane. Each lane copies one piece in 26.2 us. */
 	{"pipeline",
 	 {{"path", 2}, {"drives", 8}, {"size", 1 << 19}},
 	 "speed-gbps",
 	 13.0373,
 	 13.0374},
-	/* Eight pieces, one for each of eight lanes: 6.3 + 3 * 7.7 + 26.2 us. */
+	/* Eight pieces, one for each of eight lanes: 6.3 us + log2(8) * 7.7 us to wake them +
+	 * 26.2 us to copy. */
 	{"pipeline",
 	 {{"path", 2}, {"drives", 8}, {"size", 1 << 21}},
 	 "speed-gbps",
@@ -185,13 +189,15 @@ static const struct wanted wanted[] = {
 	 "window-s",
 	 200,
 	 200},
-	/* d = 60 s, M = 6 h: Young sqrt(2 * 60 * 21600) s = 26.83 min. */
+	/* A checkpoint takes d = 60 s, and a node fails every M = 6 h. Young's interval is
+	 * sqrt(2 * 60 * 21600) s = 26.83 min. */
 	{"checkpoint",
 	 {{"bytes", 60e9}, {"nodes", 1}, {"drives", 1}, {"drive-gbps", 1}, {"node-mtbf-h", 6}},
 	 "young-min",
 	 26.83,
 	 26.84},
-	/* Daly: 1609.97 * (1 + sqrt(60 / 43200) / 3 + 60 / 388800) - 60 s = 26.17 min. */
+	/* Daly's interval for the same setting is
+	 * 1609.97 * (1 + sqrt(60 / 43200) / 3 + 60 / 388800) - 60 s = 26.17 min. */
 	{"checkpoint",
 	 {{"bytes", 60e9}, {"nodes", 1}, {"drives", 1}, {"drive-gbps", 1}, {"node-mtbf-h", 6}},
 	 "daly-min",
@@ -205,7 +211,8 @@ static const struct wanted wanted[] = {
 	{"checkpoint", {{"mode", 1}, {"zero", 3}, {"nodes", 1}}, "stall-s", 6.125, 6.125},
 	{"sizing", {{"window-s", 45}}, "needed-gbps", 1111.1, 1111.2},
 	{"sizing", {{"window-s", 300}, {"preemption-s", 45}}, "needed-gbps", 1111.1, 1111.2},
-	{"sizing", {{"daily", 0}, {"kept", 1}}, "drives", 30, 30}, /* 166.7 * 1.25 / 7 = 29.8 */
+	/* 166.7 GB/s * 10/8 for parity / 7 GB/s a drive = 29.8 drives */
+	{"sizing", {{"daily", 0}, {"kept", 1}}, "drives", 30, 30},
 	{"sizing", {{"daily", 0}, {"kept", 1}, {"redundancy", 1}}, "drives", 72, 72},
 	{"sizing", {{"daily", 0}}, "binding", 1, 1},
 	{"sizing", {{"daily", 48}}, "binding", 2, 2},
@@ -257,12 +264,12 @@ static const struct {
 	const char *preset;
 	double bytes;
 } token_bytes[] = {
-	{"llama-3.1-8b", 131072},   /* 32 x 2 x 8 x 128 x 2 */
-	{"llama-3.1-70b", 327680},  /* 80 x 2 x 8 x 128 x 2 */
-	{"llama-3.1-405b", 516096}, /* 126 x 2 x 8 x 128 x 2 */
-	{"qwen2.5-72b", 327680},    /* 80 x 2 x 8 x 128 x 2 */
-	{"qwen3-32b", 262144},	    /* 64 x 2 x 8 x 128 x 2 */
-	{"mistral-7b", 131072},	    /* 32 x 2 x 8 x 128 x 2 */
+	{"llama-3.1-8b", 131072},   /* 32 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"llama-3.1-70b", 327680},  /* 80 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"llama-3.1-405b", 516096}, /* 126 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"qwen2.5-72b", 327680},    /* 80 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"qwen3-32b", 262144},	    /* 64 layers x 2 x 8 heads x 128 x 2 bytes */
+	{"mistral-7b", 131072},	    /* 32 layers x 2 x 8 heads x 128 x 2 bytes */
 	{"deepseek-v3", 70272},	    /* 61 x 576 x 2 */
 };
 
@@ -284,7 +291,7 @@ static void kv_presets(void **state)
 		if (fabs(out[at] - token_bytes[i].bytes) > 1e-6)
 			fail_msg("%s: %.17g bytes, not %.17g", p->name, out[at],
 				 token_bytes[i].bytes);
-		/* A source is a file of a repository. */
+		/* A source must name a file of a model's repository. */
 		if (!strstr(p->source, "/") ||
 		    (!strstr(p->source, "config.json") && !strstr(p->source, ".py")))
 			fail_msg("%s: the source '%s' names no file", p->name, p->source);

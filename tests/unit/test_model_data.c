@@ -13,7 +13,8 @@
 
 static struct model_measures data;
 
-/* Parses a copy of the text. Returns the error or NULL. */
+/* Parses a copy of the text, because the parser changes its input. Returns the error, or NULL if
+ * there is none. */
 static const char *parse(const char *text)
 {
 	static char copy[8192];
@@ -48,7 +49,8 @@ static void penstock_bench(void **state)
 	assert_measure(1, 131072, 4, 9, "p2p");
 	assert_true(fabs(data.list[0].bytes - 8) + fabs(data.list[0].path_bytes - 8) < 1e-9);
 	assert_true(data.list[1].bytes + data.list[1].path_bytes <= 0);
-	/* Two paths shared the bytes; "reasons" has paths, too, which are no bytes. */
+	/* Two paths carried the bytes. The parser must not take the path names in "reasons" for
+	 * paths that carried bytes. */
 	assert_null(parse("{\"gb_per_s\": 20, \"block\": 8388608, \"path\": \"mapped\", "
 			  "\"paths\": {\"bounce\": 2, \"mapped\": 6}, \"dram_passes\": 0.25, "
 			  "\"reasons\": {\"staged\": {\"code\": \"cached\"}}}"));
@@ -237,12 +239,13 @@ static void topology(void **state)
 	in[pst_model_param_index(m, "duration-ms")] = 5;
 	assert_null(model_topo_build(t, m, in, space));
 	assert_null(m->run(in, out, space));
-	/* Two GPUs share the link of their switch: 16 lanes of 32 GT/s. The file names no link of
-	 * the third GPU's switch, so the model's parameter gives its bandwidth. */
+	/* Two GPUs share the link of their switch: 16 lanes of 32 GT/s. The topology has no link
+	 * for the third GPU's switch, so a parameter of the model gives the bandwidth. */
 	assert_true(fabs(space->closed[0] / (31.507692e9 / 2) - 1) < 1e-6);
 	assert_true(fabs(space->closed[1] / (31.507692e9 / 2) - 1) < 1e-6);
 	assert_true(fabs(space->closed[2] / 63e9 - 1) < 1e-6);
-	/* The drive below the switch has 8 GT/s * 4, and serves both GPUs of its switch. */
+	/* The drive below the switch has a link of 4 lanes at 8 GT/s, and serves both GPUs of its
+	 * switch. */
 	in[pst_model_param_index(m, "traffic")] = 1;
 	assert_null(model_topo_build(t, m, in, space));
 	assert_null(m->run(in, out, space));

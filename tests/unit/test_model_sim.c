@@ -102,7 +102,8 @@ static void as_the_closed_form(void **state)
 static void as_the_exact_mode(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < COUNT(trees); i += 2) { /* half of them, because it is slow */
+	/* every second tree only, because the exact mode is slow */
+	for (unsigned i = 0; i < COUNT(trees); i += 2) {
 		struct pst_model_setting set[PST_MODEL_SETTINGS];
 		unsigned n = 0;
 		double chunks;

@@ -124,11 +124,12 @@ static void overlay_upper(void **state)
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_string_equal(mount.upper, "/data of\tmine/up");
 	assert_string_equal(mount.upper_fs, "ext4");
-	/* In a container the overlay is mounted on /, and the path of the upper directory has no
-	 * meaning there. */
+	/* In a container the overlay is mounted on /, and the path of its upper directory has no
+	 * meaning there. So the parser must not look up the file system of that directory. */
 	mount = mount_find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "");
-	/* The upper directory "/varied/up" is not below the mount point "/var". */
+	/* The upper directory "/varied/up" is not below the mount point "/var", so it is on the
+	 * file system of "/". */
 	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/varied/up\n"
 			   "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
 			   "3 0 8:2 / / rw - xfs /dev/sdb rw\n",

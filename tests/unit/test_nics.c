@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests clients with several network cards: which card a window gets, by distance, link and
- * failures, and which tokens a server then accepts. Two addresses of the loopback stand for two
- * cards; with rc1, both are fake cards (fake_card.h). The linker replaces the functions of
- * src/object/nic.c, so that the test decides where the cards are.
+ * Tests clients of S3 over RDMA with several network cards: for which card a client registers a
+ * window (memory that the server may access), depending on distance, link and failures, and which
+ * tokens a server then accepts. Two addresses of the loopback stand for two cards; with transport
+ * rc1, both are fake cards (fake_card.h). The linker replaces the functions of src/object/nic.c, so
+ * that the test decides where the cards are.
  */
 #include "test.h"
 
@@ -19,7 +20,8 @@
 #define A "127.0.0.1"
 #define B "127.0.0.2"
 
-static unsigned far_host[2], far_gpu[2]; /* distances of the two cards */
+/* distances of the two cards from host memory and from the GPU */
+static unsigned far_host[2], far_gpu[2];
 static bool down[2];
 
 static unsigned number(const struct pst_wire_nic *nic)
@@ -79,7 +81,8 @@ static void close_sides(void)
 	assert_int_equal(fake_card.live, 0);
 }
 
-/* Opens a window and fails unless it has the card, with the reason. */
+/* Opens a window. Fails unless the client has chosen the card with this address, and gives this
+ * reason. */
 static struct penstock_object_window *window_at(const char *address, const char *why)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -91,12 +94,13 @@ static struct penstock_object_window *window_at(const char *address, const char 
 	assert_string_equal(info.address, address);
 	if (!strstr(info.why, why) || !*info.why != !*why)
 		fail_msg("why: got '%s', wanted '%s'", info.why, why);
-	/* The token names the same address. */
+	/* The token must name the same address. */
 	assert_non_null(strstr(info.token, address));
 	return window;
 }
 
-/* Moves bytes into a window. Returns the result. */
+/* Does what a server does for a GET: moves bytes into the window, after a request that came from
+ * address `from`. Returns the number of bytes or an error. */
 static int64_t move(struct penstock_object_window *window, const char *from)
 {
 	static unsigned char bytes[LEN];
@@ -119,7 +123,8 @@ static int64_t move(struct penstock_object_window *window, const char *from)
 	return done.result;
 }
 
-/* Judges a response of a server that has moved the bytes, or has declined. */
+/* Passes to the client a response of a server that has moved the bytes (`moved`), or has declined
+ * the token. */
 static void judge(struct penstock_object_window *window, bool moved, char *text)
 {
 	struct penstock_object_verdict verdict = PENSTOCK_OBJECT_VERDICT_INIT;
@@ -143,34 +148,34 @@ static void choose(const char *transport)
 	char text[PENSTOCK_TEXT_MAX];
 
 	open_sides(transport, NULL);
-	/* If both cards are equally near, the window gets the first card of the list. */
+	/* If both cards are equally near, the client uses the first card of the list. */
 	assert_int_equal(penstock_object_release(window_at(A, "")), 0);
-	/* The window gets the card that is nearer. */
+	/* The client uses the card that is nearer to the window's memory. */
 	far_host[0] = 2;
 	window = window_at(B, "");
 	assert_int_equal(move(window, B), LEN);
 	assert_int_equal(((unsigned char *)penstock_object_ptr(buffer))[LEN - 1], 7);
 	judge(window, true, text);
 	assert_int_equal(penstock_object_release(window), 0);
-	/* The nearer card has no link, so the window gets the other card. */
+	/* The nearer card has no link, so the client uses the other card. */
 	down[1] = true;
 	window = window_at(A, B " is nearer, but has no link");
 	assert_int_equal(move(window, A), LEN);
 	assert_int_equal(penstock_object_release(window), 0);
-	/* If no card has a link, the window gets the nearer card. */
+	/* If no card has a link, the client uses the nearer card. */
 	down[0] = true;
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
 	down[0] = down[1] = false;
-	/* The server has declined the token of a window with the nearer card. So the next window
-	 * gets the other card. */
+	/* The server has declined a token with the nearer card. So for the next window, the client
+	 * uses the other card. */
 	window = window_at(B, "");
 	judge(window, false, text);
 	assert_non_null(strstr(text, "prefer other cards than that of " B));
 	assert_int_equal(penstock_object_release(window), 0);
 	window = window_at(A, B " is nearer, but a transfer has just failed there");
 	assert_int_equal(move(window, A), LEN);
-	/* The server has declined tokens with both cards. So the next window gets the nearer card
-	 * again. */
+	/* The server has declined tokens with both cards. So for the next window, the client uses
+	 * the nearer card again. */
 	judge(window, false, text);
 	assert_int_equal(penstock_object_release(window), 0);
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
@@ -189,8 +194,8 @@ static void chosen_rc1(void **state)
 	choose("rc1");
 }
 
-/* A window in memory of a GPU gets the card that is nearest to the GPU. The distances from a GPU
- * differ from the distances from host memory. */
+/* For a window in memory of a GPU, the client must use the card that is nearest to the GPU. The
+ * distances from a GPU differ from the distances from host memory. */
 static void gpu(void **state)
 {
 	struct penstock_device *dev;
@@ -209,8 +214,8 @@ static void gpu(void **state)
 	penstock_device_close(dev);
 }
 
-/* If a card cannot register a window, the window gets the other card. If the server cannot reach
- * the window's card, the move fails. */
+/* If a card cannot register the memory of a window, the client must use the other card. If the
+ * server cannot reach the card in the token, the transfer fails. */
 static void failures(void **state)
 {
 	struct penstock_object_window *window;
@@ -223,7 +228,7 @@ static void failures(void **state)
 	assert_int_equal(penstock_object_release(window_at(B, A ": ")), 0);
 	window = window_at(A, "");
 	fake_card_lock();
-	fake_card.lost = 1; /* the last byte of its address */
+	fake_card.lost = 1; /* no server can reach the card whose address ends with 1 */
 	fake_card_unlock();
 	assert_int_equal(move(window, A), -EOPNOTSUPP);
 	assert_int_equal(penstock_object_release(window), 0);
@@ -234,7 +239,7 @@ static void failures(void **state)
 	close_sides();
 }
 
-/* The option `address` accepts and refuses lists of addresses. */
+/* Tests lists of addresses that the option `address` must accept or refuse. */
 static void lists(void **state)
 {
 	static const struct {

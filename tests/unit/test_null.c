@@ -231,7 +231,7 @@ static void null_loads(void **state)
 	assert_null(penstock_loaded_ptr(NULL, 0, 0));
 	FAILS(penstock_weights_save, NULL, NULL, 0, NULL, NULL);
 	FAILS(penstock_weights_save, made_path("null.out"), NULL, 1, NULL, NULL);
-	/* The iterator still works after the calls above. */
+	/* The iterator must still work after the failed calls above. */
 	assert_int_equal(penstock_weights_iter_next(iter, &tensor, &ptr), 1);
 	assert_int_equal(penstock_weights_iter_release(iter, tensor), 0);
 }
@@ -432,7 +432,8 @@ static void null_texts(void **state)
 	assert_string_equal(penstock_errmsg(), penstock_why_text(PENSTOCK_WHY_STALE));
 }
 
-/* Functions without a pointer that must not be NULL. */
+/* Public functions that have no pointer parameter which must not be NULL, so the cases above need
+ * not call them. */
 static const char *const without_pointers[] = {
 	"penstock_dtype_bits", "penstock_dtype_name", "penstock_errmsg",
 	"penstock_errwhy",     "penstock_stats",      "penstock_topo",
@@ -591,7 +592,8 @@ static void foreign_memory_is_kept(void **state)
 
 	(void)state;
 	assert_true(map != MAP_FAILED);
-	/* The bytes before the address look like a description of the mapping. */
+	/* The bytes before the address look like the header of an allocation. penstock_free must
+	 * not trust them. */
 	for (size_t i = 0; i < LEN / sizeof(uintptr_t); i++)
 		((uintptr_t *)(void *)map)[i] = i % 2 ? LEN : (uintptr_t)map + LEN;
 	map[LEN] = 'x';

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the buffers of an upload. The parts of an upload of unknown length become longer after many
- * parts. Only an object of many GiB has such parts, so the test includes the source and takes
- * buffers without an upload. It writes only the first bytes of the buffers.
+ * Tests the buffers of an upload, which hold the parts of an object until they are sent. If the
+ * length of an object is not known, its parts become longer after many parts. Only an object of
+ * many GiB has such parts, so the test includes the source and requests buffers without an upload.
+ * It writes only the first bytes of the buffers.
  */
 #include "test.h"
 
 #include "../../src/storage/object_buffer.c"
 #include "../../src/storage/object_upload.c"
 
-/* the call of calloc that fails, counted from the next one as 1; 0: no call fails */
+/* which of the following calls of calloc fails: 1 is the next one; 0: none fails */
 static unsigned callocs_left;
 
 void *__real_calloc(size_t count, size_t size);
@@ -22,7 +23,8 @@ void *__wrap_calloc(size_t count, size_t size)
 	return __real_calloc(count, size);
 }
 
-/* Takes buffers until the upload has no more. One part counts as in flight meanwhile. */
+/* Requests buffers of `len` bytes until the upload returns none. The caller must set up->sending to
+ * 1, because a caller without parts in flight would get more. */
 static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buffers, unsigned max)
 {
 	unsigned count = 0;
@@ -112,8 +114,8 @@ static void no_memory_for_a_part(void **state)
 	}
 }
 
-/* The buffers of a closed upload are used again by the next one. The process keeps at most KEPT_MAX
- * of them, and only those of the usual length. */
+/* The next upload uses the buffers of a closed upload again. The process keeps at most KEPT_MAX of
+ * them, and only those of the usual length. */
 static void kept_buffers(void **state)
 {
 	struct pst_object_upload *up = calloc(1, sizeof(*up));

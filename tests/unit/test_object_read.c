@@ -34,9 +34,9 @@ int __wrap_pst_object_call_run(struct pst_object_call *call, struct pst_err *err
 	return 0;
 }
 
-/* Sets the responses of the server. `status_of_head` is the status of its refusals of HEAD, or 0.
- * The checksum in the responses is that of the object's bytes, or another one if `wrong` is
- * true. */
+/* Sets the responses of the server. `status_of_head` is the status with which it refuses HEAD
+ * requests, or 0. The checksum in the responses is that of the object's bytes, or another one if
+ * `wrong` is true. */
 static void answer_set(unsigned status_of_head, bool wrong)
 {
 	struct iovec iov = {bytes, LEN};
@@ -48,7 +48,7 @@ static void answer_set(unsigned status_of_head, bool wrong)
 	pst_object_sum_text(PST_HASH_CRC64NVME, crc ^ wrong, answer.crc64nvme);
 }
 
-/* Reports a read of the whole object as received, and returns the read's result. */
+/* Simulates that a read of the whole object was received, and returns the result of the read. */
 static int64_t read_all(struct pst_object *object, struct pst_err *err)
 {
 	struct iovec iov = {bytes, LEN};
@@ -135,7 +135,8 @@ enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant 
 							const char *error);
 bool __wrap_pst_object_grant_close(struct pst_object_grant *grant);
 
-/* Judges every response as that of a server which has declined the token and sends a body. */
+/* Replaces the function that judges responses: every response counts as that of a server which has
+ * declined the token and sends a body. */
 enum penstock_object_next __wrap_pst_object_grant_judge(struct pst_object_grant *grant,
 							const struct pst_object_call *call,
 							const char *error)
@@ -156,8 +157,8 @@ bool __wrap_pst_object_grant_close(struct pst_object_grant *grant)
 	return true;
 }
 
-/* While the server may still write the window, the client must not receive a body into the same
- * memory. */
+/* While the server may still write into the window (the memory that the token names), the client
+ * must not receive a body into the same memory. */
 static void takes_no_body_while_the_window_is_open(void **state)
 {
 	(void)state;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests when the client stops sending tokens to a server: for the rest of the process after the
- * server has ignored a token, and for a minute after it has declined many tokens in a row. The test
- * includes the source, and changes the ends of pauses directly. What the server answers to windows
- * in the memory of a device does not count.
+ * Tests when the client of S3 over RDMA stops sending tokens, which let a server access the
+ * client's memory. It stops for the rest of the process after the server has ignored a token, and
+ * for a minute after the server has declined many tokens in a row. The test includes the source,
+ * and sets the ends of pauses, so that it need not wait. What the server answers to windows in the
+ * memory of a device does not count.
  */
 #include "test.h"
 
 #include "wire/client.h"
 #include "wire/transport.h"
 
-/* The release of a window in object_window.c. */
+/* Replace two functions of src/wire that object_window.c calls. */
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err);
 static bool cut(const struct pst_wire_buffer *buffer);
 #define pst_wire_release wire_released
@@ -22,7 +23,7 @@ static bool cut(const struct pst_wire_buffer *buffer);
 #define LEN 64u
 
 static const struct pst_wire_client_ops transport;
-static struct pst_wire_client wire_client; /* has no network cards */
+static struct pst_wire_client wire_client; /* a client without network cards */
 static struct pst_wire_buffer wire_buffer = {.client = &wire_client};
 static struct pst_wire_grant inner = {.ops = &transport, .buffer = &wire_buffer};
 static int no_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *list,
@@ -54,8 +55,8 @@ static void answer_fill(struct pst_object_call *call, const char *reply)
 		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
 }
 
-/* Judges a response to a GET with the window `to` whose header x-amz-rdma-reply is `reply`. Returns
- * the next step of the request. */
+/* Lets the client judge a response to a GET that was sent with the window `to`. `reply` is the
+ * response's header x-amz-rdma-reply. Returns the next step of the request. */
 static enum penstock_object_next answer_to(struct pst_object_windows *windows,
 					   struct pst_window *to, const char *reply,
 					   const char *checksum)
@@ -97,12 +98,14 @@ static void declines(void **state)
 	struct pst_object_windows windows = {.endpoint = &endpoint};
 
 	(void)state;
-	/* A response that uses the token resets the count of declines. */
+	/* Each decline (501) is counted. A response that used the token (206) resets the count, so
+	 * the client still sends tokens. */
 	for (unsigned i = 1; i < 2 * DECLINES_MAX; i++)
 		assert_int_equal(answer(&windows, i == DECLINES_MAX ? "206" : "501"),
 				 i == DECLINES_MAX ? PENSTOCK_OBJECT_DONE : PENSTOCK_OBJECT_BODY);
 	expect_shut(&windows, PENSTOCK_WHY_NONE);
-	/* only responses to PUT requests count here */
+	/* A response to a GET does not count as an answer here, because pst_object_windows_answered
+	 * only concerns PUT requests. */
 	assert_false(pst_object_windows_answered(&windows));
 	answer(&windows, "501");
 	expect_shut(&windows, PENSTOCK_WHY_DECLINED);
@@ -125,7 +128,8 @@ static void ignored(void **state)
 }
 
 static unsigned releases;
-static bool settled; /* whether the transport could keep its connection at the last release */
+/* whether a response had shown, before the last release, that servers have ended all transfers */
+static bool settled;
 
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err)
 {
@@ -141,8 +145,9 @@ static bool cut(const struct pst_wire_buffer *buffer)
 	return false;
 }
 
-/* A response shows the end of one transfer. A lost attempt may have begun another transfer. After a
- * lost attempt, the release must ensure that no server can still write to the window. */
+/* A response shows the end of one transfer. If the client had to repeat a request, the lost attempt
+ * may have begun another transfer. So the release must then ensure that no server can still write
+ * to the window. */
 static void lost_attempt(void **state)
 {
 	static const struct {
@@ -176,8 +181,9 @@ static void lost_attempt(void **state)
 	}
 }
 
-/* A storage that is opened during the pause has windows when the pause is over. A server that gets
- * no tokens for good has none. */
+/* After many declines, the client pauses: it sends no tokens for a while. A storage that is opened
+ * during the pause can send tokens when the pause is over. If the client never sends tokens to the
+ * server again, such a storage gets no windows at all. */
 static void opened_in_a_pause(void **state)
 {
 	struct pst_http_endpoint endpoint = {.host = "test"};
@@ -205,7 +211,7 @@ static void opened_in_a_pause(void **state)
 	free(windows);
 }
 
-/* If a server does not serve a window in device memory, the bytes must move through another window,
+/* If a server does not serve a window in device memory, the bytes must move without this window,
  * whatever the reason is. */
 static void device_windows(void **state)
 {
@@ -241,7 +247,8 @@ static void reached_devices(void **state)
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 0);
 	assert_string_equal(found.text, "no");
 	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), -EAGAIN);
-	/* After a minute, the client asks the server again. */
+	/* After a minute, a new test transfer must show whether the server can access the device's
+	 * memory. */
 	windows.reaches->asked_ns -= REACH_NS;
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
 	pst_object_windows_tested(&windows, &device, NULL);

@@ -25,7 +25,8 @@ static void past_deadline_fails(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	/* In the second round, the device's lanes already run. */
+	/* In the first round, the call starts the device's worker threads; in the second round,
+	 * they already run. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.deadline_ns = 1;
 		assert_int_equal(penstock_transfer(&req, &report), -ETIME);
@@ -40,9 +41,9 @@ static void past_deadline_fails(void **state)
 	penstock_close(st);
 }
 
-/* Reads one range into two destinations. The CPU copies the bytes from the ring to each
- * destination. If the second destination is unmapped memory, the request fails with -EFAULT and the
- * process receives no signal. */
+/* Reads one range into two destinations. The library reads the range into its own pinned buffer,
+ * and the CPU copies the bytes to each destination. If the second destination is inaccessible
+ * memory, the request fails with -EFAULT and the process receives no signal. */
 static void unmapped_destination_fails(void **state)
 {
 	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -57,8 +58,9 @@ static void unmapped_destination_fails(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	/* The library checks memory only if the caller asks for this: in the first round by the
-	 * flag PENSTOCK_R_UNSURE, in the second round by a segment that names no device. */
+	/* The library checks a buffer before it uses it only on request: in the first round because
+	 * of the flag PENSTOCK_R_UNSURE, in the second round because of a segment that names no
+	 * device. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;
@@ -168,7 +170,7 @@ static void abort_reports_failed_removal(void **state)
 	struct penstock_storage *st;
 
 	(void)state;
-	/* The created file has moved elsewhere, and a directory has taken its name. */
+	/* Renames the created file, and creates a directory under its name. */
 	snprintf(dir, sizeof(dir), "%s.d", file_name);
 	snprintf(moved, sizeof(moved), "%s.moved", dir);
 	opts.flags = PENSTOCK_O_CREATE;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests each rule of plan.c with a case of its own, with the library's paths and invented facts.
- * Also tests random path tables. Covers the choice of paths for cold, warm and unknown bytes, for
+ * Tests plan.c, which chooses the order of the paths that may carry a request. Each rule has a case
+ * of its own, with the library's paths and invented properties of them. Also tests random path
+ * tables. Covers the choice of paths for cold (not cached), warm (cached) and unknown bytes, for
  * each class and effort, for reads and writes. Also covers the reason why a path is not used. The
  * test opens no file and moves no bytes.
  */
@@ -42,8 +43,9 @@ static void path_close(const char *name, enum penstock_why why)
 	state->err.why = why;
 }
 
-/* Sets up a GPU whose memory the drive can access, and a file on a block stack that is on the
- * allow-list. All paths to a GPU are usable, even those that a request must name to use them. */
+/* Sets up a GPU whose memory the drive can access, and a file on block devices that the allow-list
+ * accepts for direct transfers. All paths to a GPU are usable, even those that a request must name
+ * to use them. */
 static int setup(void **state)
 {
 	(void)state;
@@ -125,8 +127,9 @@ static void warm_reads_use_the_cache(void **state)
 	expect_paths(PST_WARM, "bounce odirect staged");
 }
 
-/* With efforts fast and balanced, a path that can be mixed carries bytes together with the next
- * path. The plan mixes only quick paths that use the page cache and meet the class. */
+/* With efforts fast and balanced, a plan may mix two paths: both carry bytes of one request at the
+ * same time. The plan mixes only quick paths that use the page cache and have the required
+ * class. */
 static void mixed_paths(void **state)
 {
 	(void)state;
@@ -164,7 +167,8 @@ static void mixed_paths(void **state)
 	}
 }
 
-/* A chunk on a mixed path needs more unclaimed bytes with effort fast than with effort balanced. */
+/* If two paths are mixed, a chunk on the first path requires that enough other bytes of the request
+ * are not claimed yet. Effort fast requires more such bytes than effort balanced. */
 static void mixed_paths_need_a_rest(void **state)
 {
 	(void)state;
@@ -198,7 +202,7 @@ static void slow_paths_come_last(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_FAST;
 	expect_paths(PST_WARM, "bounce p2p staged mapped");
-	/* If path bounce is slow, it does not come first. */
+	/* If path bounce is slow, it does not come first in the plan. */
 	path_state("bounce")->facts.quick = false;
 	expect_paths(PST_WARM, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_THRIFTY;
@@ -223,7 +227,7 @@ static void writes_prefer_the_most_direct_path(void **state)
 		expect_paths((enum pst_residency)r, "odirect staged bounce");
 }
 
-/* Path mapped never serves a write, even if the path's probe says that it could. */
+/* A write must never use path mapped, even if the path's probe says that it could. */
 static void writes_are_never_mapped(void **state)
 {
 	(void)state;
@@ -286,7 +290,8 @@ static void required_no_cpu_copy(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged mapped");
 	in.op = PENSTOCK_WRITE;
 	expect_paths(PST_COLD, "p2p staged");
-	use_host_device(); /* To host memory, path staged copies with the CPU. */
+	/* with host memory as the destination, path staged copies with the CPU */
+	use_host_device();
 	expect_paths(PST_COLD, "odirect");
 }
 
@@ -303,12 +308,14 @@ static void required_direct(void **state)
 	expect_paths(PST_COLD, "odirect");
 }
 
-/* A plan uses the class that each path's probe found on this route. */
+/* A plan compares the required class with the class that each path's probe found for this storage
+ * and device. */
 static void class_is_that_of_the_route(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < pst_path_count; i++)
-		/* If a block stack is not on the allow-list, paths have class PENSTOCK_ANY. */
+		/* On a block device that the allow-list does not accept, paths have class
+		 * PENSTOCK_ANY. */
 		states[i].facts.class_ = PENSTOCK_ANY;
 	expect_paths(PST_COLD, "p2p staged mapped bounce");
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
@@ -327,11 +334,13 @@ static void unproven_path_is_not_planned(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		setup(state);
 		path_close("p2p", whys[i]);
-		/* The facts still have the values that the path's probe set. */
+		/* Sets the facts as a successful probe does, so that only the failed test read
+		 * excludes the path. */
 		path_state("p2p")->facts.class_ = PENSTOCK_DIRECT;
 		path_state("p2p")->facts.quick = true;
 		path_state("p2p")->proven = -1;
-		expect_paths(PST_COLD, "staged mapped bounce"); /* The other paths remain. */
+		/* the other paths remain in the plan */
+		expect_paths(PST_COLD, "staged mapped bounce");
 		expect_paths(PST_WARM, "mapped bounce staged");
 		expect_why("p2p", PST_COLD, whys[i]);
 		in.require = PENSTOCK_NO_CPU_COPY;
@@ -343,7 +352,8 @@ static void unproven_path_is_not_planned(void **state)
 	}
 }
 
-/* The first chunk of a write proves the path. So a write may use a path that is not proven. */
+/* The library proves a path for writes with the first chunk of a write. So the plan of a write may
+ * use a path that is not proven yet. */
 static void unproven_write_is_planned(void **state)
 {
 	(void)state;
@@ -367,7 +377,8 @@ static void residency_matters_if_a_path_uses_the_cache(void **state)
 	(void)state;
 	assert_true(residency_matters());
 	in.require = PENSTOCK_NO_CPU_COPY;
-	/* This class allows path mapped, which uses the page cache. */
+	/* This class allows path mapped, which uses the page cache, so it matters which bytes are
+	 * cached. */
 	assert_true(residency_matters());
 	in.require = PENSTOCK_DIRECT;
 	assert_false(residency_matters());
@@ -418,7 +429,8 @@ static void reasons_of_a_write(void **state)
 		expect_why("mapped", (enum pst_residency)r, PENSTOCK_WHY_NOT_WRITE);
 	}
 	path_close("mapped", PENSTOCK_WHY_NO_READONLY_REG);
-	/* The reason NOT_WRITE takes precedence over the reason that the path's probe found. */
+	/* The reason PENSTOCK_WHY_NOT_WRITE takes precedence over the reason that the path's probe
+	 * found. */
 	expect_why("mapped", PST_COLD, PENSTOCK_WHY_NOT_WRITE);
 }
 
@@ -440,7 +452,7 @@ static void reasons_of_class_and_speed(void **state)
 	expect_why("staged", PST_COLD, PENSTOCK_WHY_NO_ODIRECT);
 }
 
-/* A slow path that is used because no other path is usable has reason NONE. */
+/* A slow path that is used because no other path is usable has the reason PENSTOCK_WHY_NONE. */
 static void used_path_has_no_reason(void **state)
 {
 	(void)state;
@@ -496,7 +508,8 @@ static bool may_be_planned(unsigned i)
 	       states[i].facts.class_ >= in.require;
 }
 
-/* Returns whether the rules put path a before path b, without the arithmetic of plan.c. */
+/* Returns whether path a must come before path b. Computes this from the rules, without the
+ * arithmetic of plan.c. */
 static bool precedes(unsigned a, unsigned b, bool warm)
 {
 	bool a_first = random_paths[a].traits.uses_cache == warm;
@@ -514,7 +527,8 @@ static bool precedes(unsigned a, unsigned b, bool warm)
 	return a < b;
 }
 
-/* Returns how many paths the rules mix. */
+/* Returns the number of paths that may carry bytes of one request at the same time, according to
+ * the rules. */
 static unsigned count_mixed(void)
 {
 	unsigned n = 1;

@@ -107,7 +107,7 @@ static void line_ends(struct line *line)
 	line_join(line);
 }
 
-/* Sends a question. The answer overwrites it. Returns the result of the answer. */
+/* Sends a message, and replaces it by the plane's answer. Returns the result in the answer. */
 static int ask(struct line *line, struct pst_plane_message *message)
 {
 	uint64_t seq = message->seq = ++line->seq;
@@ -242,7 +242,9 @@ static void versions(void **state)
 		struct line line = line_open();
 		struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
 
-		m.version = 9; /* the plane ignores this member in HELLO */
+		/* HELLO, the first message, must not be refused because of this member: the members
+		 * first and last state the versions */
+		m.version = 9;
 		m.hello.first = tries[i].first;
 		m.hello.last = tries[i].last;
 		m.hello.role = tries[i].role;
@@ -296,7 +298,7 @@ static void garbage(void **state)
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_PING, .magic = 1});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_PING, .version = 2});
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_ENDED});
-	/* only a server may send MOVE */
+	/* only a tenant with the role of a server may send MOVE */
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_MOVE});
 	/* a second HELLO */
 	message_refused((struct pst_plane_message){.kind = PST_PLANE_HELLO});
@@ -312,8 +314,8 @@ static void garbage(void **state)
 	message_refused(m);
 	sent += 14;
 	assert_int_equal(atomic_load(&plane.counts.malformed), sent);
-	/* Sends a descriptor with a message that takes none, and then a descriptor for a slot that
-	 * is in use. */
+	/* Sends a descriptor with a message that takes none, and then a descriptor for a number
+	 * (slot) under which the plane already has one. */
 	for (unsigned i = 0; i < 2; i++) {
 		struct line line = tenant_open(PST_PLANE_CLIENT);
 		struct pst_plane_message ping = {.kind = PST_PLANE_PING};
@@ -326,13 +328,13 @@ static void garbage(void **state)
 		line_ends(&line);
 	}
 	assert_int_equal(atomic_load(&plane.counts.malformed), sent + 2);
-	/* The other tenant must still be connected. */
+	/* The tenant that sent no invalid message must still be connected. */
 	memory_open(&calm, BUFFER);
 	line_close(&calm);
 }
 
-/* A tenant sends numbers of memory, windows and remote windows that belong to another tenant. The
- * plane must refuse them. */
+/* A tenant sends numbers of memory, windows and remote windows that the plane gave to another
+ * tenant. The plane must refuse them. */
 static void names(void **state)
 {
 	static const char token[] = "0000000000001000:1000:tcp1:127.0.0.1:1:"
@@ -393,19 +395,21 @@ static void limits(void **state)
 	struct pst_err err;
 
 	(void)state;
-	/* The limit of bytes is 64 MiB for each tenant. */
+	/* Each tenant may share at most 64 MiB of memory with the plane (60 MiB here and 4 MiB
+	 * before). */
 	assert_int_equal(pst_shared_create(NULL, 60 * MIB, &shared, &err), 0);
 	assert_int_equal(memory_ask(&a, 60 * MIB, shared.fd, shared.read_fd, &ids[0]), 0);
 	assert_int_equal(memory_ask(&a, 2 * MIB, shared.fd, shared.read_fd, NULL), -EDQUOT);
 	assert_int_equal(memory_ask(&b, 60 * MIB, shared.fd, shared.read_fd, NULL), 0);
 	assert_int_equal(ask_id(&a, PST_PLANE_MEMORY_CLOSE, ids[0]), 0);
-	/* The limit of buffers. */
+	/* Each tenant may share at most 4 pieces of memory. */
 	for (unsigned i = 1; i < 4; i++)
 		assert_int_equal(memory_ask(&a, 2 * MIB, shared.fd, shared.read_fd, &ids[i]), 0);
 	assert_int_equal(memory_ask(&a, 2 * MIB, shared.fd, shared.read_fd, NULL), -EDQUOT);
 	assert_int_equal(atomic_load(&plane.counts.refused[PL_LIMIT_MEMORY]), 2);
 	pst_shared_close(&shared);
-	/* The limit of windows. Memory that has an open window cannot be closed. */
+	/* Each tenant may have at most 4 open windows. Memory that has an open window cannot be
+	 * closed. */
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(window_ask(&a, memory, 0, 4096, &window), 0);
 	assert_int_equal(window_ask(&a, memory, 0, 4096, &ids[0]), -EDQUOT);
@@ -423,7 +427,7 @@ static void limits(void **state)
 	assert_int_equal(start_ask(&a, window, "on"), -EACCES);
 	assert_int_equal(start_ask(&a, window, "one,two"), -EACCES);
 	assert_int_equal(atomic_load(&plane.counts.refused_policy), 2);
-	/* No operation may begin while the plane waits for its end (`draining`). */
+	/* No operation may begin after the plane was told to end (`draining`). */
 	atomic_store(&plane.draining, true);
 	assert_int_equal(start_ask(&a, window, "two"), -ESHUTDOWN);
 	line_close(&a);
@@ -480,7 +484,7 @@ static void memory(void **state)
 	line_close(&b);
 }
 
-/* The plane refuses moves with invalid segments. */
+/* The plane must refuse to move bytes from or to an invalid segment. */
 static void pieces(void **state)
 {
 	struct line a = tenant_open(PST_PLANE_SERVER);
@@ -497,7 +501,7 @@ static void pieces(void **state)
 		{{.is_file = 1, .slot = 0, .len = 1}, -EINVAL}, /* no descriptor */
 		{{.is_file = 1, .slot = 1, .len = 1}, -EINVAL}, /* a folder */
 		{{.len = 4097}, -ERANGE},			/* longer than the window */
-		/* memory of a process, whose page faults the process itself can delay */
+		/* the memory of a process; a process could delay page faults of this memory */
 		{{.is_file = 1, .slot = 2, .len = 1}, -EINVAL},
 		{{.is_file = 1, .slot = 3, .len = 1}, -EINVAL}, /* a file of /sys */
 	};
@@ -526,8 +530,8 @@ static void pieces(void **state)
 		printf("# piece %u\n", i);
 		assert_int_equal(ask(&a, &m), tries[i].result);
 	}
-	/* A move to a client that does not exist completes with an error, and releases its
-	 * memory. */
+	/* The plane cannot reach the client that the token names. The move must then complete with
+	 * an error, after which its memory can be closed. */
 	m = (struct pst_plane_message){.kind = PST_PLANE_MOVE, .move.user = 77};
 	m.move.remote = remote;
 	m.move.seg_count = 1;
@@ -546,7 +550,8 @@ static void pieces(void **state)
 	assert_int_equal(atomic_load(&plane.counts.moves[1]), 1);
 }
 
-/* Whether a tenant disconnects or the plane ends it, no object of the tenant may be left. */
+/* A tenant may disconnect, or the plane may end its connection. In both cases, no object of the
+ * tenant may be left. */
 static void ends(void **state)
 {
 	const uint64_t one = 1;

@@ -22,7 +22,8 @@
 #define MIB (1u << 20)
 #define SILENCE_MS 300
 
-/* How the fake plane reacts to the first message of a kind. */
+/* What the fake plane does when it receives the message of the kind plane.kind. CUT means: it
+ * answers that a server was cut off from the window. */
 enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
 
 static char path[108];
@@ -30,7 +31,7 @@ static struct plane {
 	int listener, fd;
 	_Atomic enum pst_plane_kind kind;
 	_Atomic enum act act;
-	int mem; /* descriptor of the tenant's memory */
+	int mem; /* descriptor of the memory that the library shares with the plane */
 	unsigned char *shared;
 	pthread_t thread;
 } plane;
@@ -52,11 +53,12 @@ static void send_kind(enum pst_plane_kind kind, uint64_t seq, uint64_t user)
 	pst_plane_send(plane.fd, &m, -1);
 }
 
-/* Reacts to a message. Returns whether the connection ends. */
+/* Answers a message, or does what the test has chosen for this kind of message. Returns whether the
+ * connection ends. */
 static bool act(const struct pst_plane_message *m)
 {
 	bool chosen = m->kind == plane.kind;
-	/* Before the answer, because the test then goes on. */
+	/* Reads plane.kind before it answers, because after the answer the test may change it. */
 	bool ends = m->kind == PST_PLANE_START && !chosen;
 	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER, .seq = m->seq};
 
@@ -175,7 +177,7 @@ static struct penstock_object_request request(void)
 
 /* ---- the tests ---- */
 
-/* The fake plane does not answer HELLO, or refuses it. */
+/* The fake plane does not answer HELLO, the first message of a connection, or refuses it. */
 static void greeting(void **state)
 {
 	static const struct {
@@ -201,7 +203,8 @@ static void greeting(void **state)
 		assert_int_equal(penstock_object_client_open(&opts, &client), -ENOENT);
 		server.plane = path;
 		assert_int_equal(penstock_object_server_open(&server, &other), -ENOENT);
-		/* Only the plane can choose these options. */
+		/* If a client or server uses a plane, its caller must not set these options,
+		 * because only the plane can choose them. */
 		opts.transports = "shm1";
 		assert_int_equal(penstock_object_client_open(&opts, &client), -EINVAL);
 		server.channels = 2;
@@ -215,7 +218,7 @@ static void alarm_ignore(int number)
 	(void)number;
 }
 
-/* Signals do not end the wait for the reply to HELLO. */
+/* Signals must not interrupt the wait for the plane's reply to HELLO, the first message. */
 static void greeting_with_signals(void **state)
 {
 	const struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
@@ -232,13 +235,14 @@ static void greeting_with_signals(void **state)
 	setitimer(ITIMER_REAL, &never, NULL);
 	sigaction(SIGALRM, &old, NULL);
 	assert_int_equal(ret, -ECONNRESET);
-	/* It has waited for all of the time. */
+	/* This message shows that the call has waited until its time limit. */
 	if (!strstr(penstock_errmsg(), "does not answer"))
 		fail_msg("found '%s'", penstock_errmsg());
 	plane_join();
 }
 
-/* For each question, the fake plane ends, is silent or sends garbage. */
+/* When the library sends a certain message, the fake plane ends the connection, does not answer, or
+ * sends garbage. */
 static void questions(void **state)
 {
 	static const enum pst_plane_kind kinds[] = {PST_PLANE_MEMORY, PST_PLANE_WINDOW,
@@ -273,7 +277,7 @@ static void questions(void **state)
 			assert_string_equal(end.transport, "shm1");
 		}
 		assert_int_equal(penstock_object_client_get_info(client, &info), -ECONNRESET);
-		/* After that, every further call must fail, too. */
+		/* After the connection has failed, every further call must fail, too. */
 		assert_int_equal(penstock_object_alloc(client, NULL, MIB,
 						       &(struct penstock_object_buffer *){0}),
 				 -ECONNRESET);
@@ -302,8 +306,9 @@ static void in_flight(void **state)
 		unsigned char *mine, *theirs;
 		uint64_t users = 0;
 
-		/* The fake plane answers START and never completes the request. It acts when
-		 * RELEASE arrives. */
+		/* The fake plane answers START, the message that starts a request, but never
+		 * completes the request. When the message RELEASE arrives, it ends, is silent or
+		 * sends garbage. */
 		plane_start(PST_PLANE_START, ANSWER);
 		assert_int_equal(penstock_object_client_open(&opts, &client), 0);
 		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &buffer), 0);
@@ -337,7 +342,8 @@ static void in_flight(void **state)
 			assert_int_equal(penstock_object_release(windows[k]), 0);
 		}
 		assert_int_equal(users, 42 + 43);
-		/* Writes bytes after the release, as a late server does. */
+		/* Writes to the memory that the plane shares, as a server does that is late. The
+		 * application's memory must not change. */
 		memset(theirs, 3, 3 * 8192);
 		assert_int_equal(mine[100], 2);
 		for (unsigned k = 0; k < 3 * 8192; k++)
@@ -350,9 +356,10 @@ static void in_flight(void **state)
 	}
 }
 
-/* A server was cut off from a window, so the pages of the window are the application's only. A
- * later window of the buffer would receive bytes that the application does not see, so there is
- * none. The error of a window whose bytes may be lost reaches the application. */
+/* The plane reports that it has cut off a server from a window: the window has new pages, which
+ * only the application can access. A later window of the same buffer would receive bytes that the
+ * application does not see, so the library must open none. If bytes of a window may be lost, the
+ * application must get the error. */
 static void cut_off(void **state)
 {
 	static const struct {
@@ -383,7 +390,8 @@ static void cut_off(void **state)
 							     &other),
 				 0);
 		assert_int_equal(penstock_object_release(window), tries[i].result);
-		/* The server of this window may have written to the old pages. */
+		/* The server of this window may have written to the old pages, which the
+		 * application does not see, so the release must fail. */
 		ret = penstock_object_release(other);
 		printf("# release of a window that was open during the cut: %d\n", ret);
 		assert_int_equal(ret, -EIO);
@@ -394,7 +402,7 @@ static void cut_off(void **state)
 		assert_int_equal(ret, -EIO);
 		assert_string_not_equal(penstock_errmsg(), "");
 		assert_int_equal(penstock_object_unregister(buffer), 0);
-		/* Other buffers work. */
+		/* Windows of other buffers must still work. */
 		close(plane.mem);
 		plane.mem = -1;
 		assert_int_equal(penstock_object_alloc(client, NULL, MIB, &fresh), 0);
@@ -406,7 +414,8 @@ static void cut_off(void **state)
 	}
 }
 
-/* The fake plane sends two completions for one request. */
+/* The fake plane sends two completions for one request, which is a violation of the protocol. The
+ * library must close the connection. */
 static void ended_twice(void **state)
 {
 	struct penstock_object_client_opts opts = client_opts();
@@ -489,7 +498,7 @@ static void server_memory(void **state)
 	}
 }
 
-/* Some calls of a client must fail if the client has a plane. */
+/* If a client uses a plane, the calls that only a client without a plane supports must fail. */
 static void without_plane(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};

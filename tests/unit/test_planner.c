@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the public functions of the planner (penstock_model.h). Their results must be those of the
- * models, and settings must change the results. Wrong calls must return an error and change
- * nothing.
+ * Tests the public functions of the planner (penstock_model.h), which predicts the speed and the
+ * cost of storage with several models. Their results must be those of the models, and settings must
+ * change the results. Wrong calls must return an error and change nothing.
  */
 #include "test.h"
 
@@ -15,7 +15,8 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* With defaults, each result of each model is the one that the model computes. */
+/* With default settings, the public functions must return for each model the results that the model
+ * itself computes. */
 static void results_are_those_of_the_models(void **state)
 {
 	struct pst_model_space *space = calloc(1, pst_model_space_bytes());

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the result of each path's probe on a route: whether the path is usable, why it is not
- * usable, which class it meets, and which alignment it needs. Covers host memory and GPU memory,
- * block stacks on and off the allow-list, files that live in memory, and a storage without a
- * file. The test opens no file and moves no bytes.
+ * Tests the probe of each path of data for a storage and a device (a route). A probe decides
+ * whether the path is usable and why not, which class it has, and which alignment it needs. Covers
+ * host memory and GPU memory, block devices on and off the allow-list for direct transfers, files
+ * that live in memory, and a storage without a file. The test opens no file and moves no bytes.
  */
 #include "claim.h"
 
@@ -26,7 +26,8 @@ static void host_paths(void **state)
 	expect_path("p2p", -1, PENSTOCK_WHY_DEVICE_ONLY);
 	expect_path("odirect", PENSTOCK_DIRECT, 0);
 	expect_path("mapped", -1, PENSTOCK_WHY_DEVICE_ONLY);
-	expect_path("staged", PENSTOCK_ANY, 0); /* The CPU copies to host memory. */
+	/* the CPU copies from a slot to host memory, so the class is ANY */
+	expect_path("staged", PENSTOCK_ANY, 0);
 	expect_path("bounce", PENSTOCK_ANY, 0);
 	/* A direct read that succeeds may still deliver wrong bytes, so a test read (canary) is
 	 * needed. */
@@ -48,9 +49,11 @@ static void gpu_paths(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("p2p", PENSTOCK_DIRECT, 0);
 	assert_true(path_state("p2p")->facts.canary);
-	/* The device needs a larger alignment than the drive, so path p2p needs the larger one. */
+	/* The device needs an alignment of 65536 bytes, which is larger than the drive's, so path
+	 * p2p needs it, too. */
 	assert_int_equal(path_state("p2p")->facts.mem_align, 65536);
-	/* If the CPU can address the GPU's memory, path staged copies with the CPU. */
+	/* If the CPU can address the GPU's memory, path staged copies with the CPU, so its class is
+	 * ANY. */
 	gpu.facts.cpu_addressable = true;
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("staged", PENSTOCK_ANY, 0);
@@ -59,7 +62,8 @@ static void gpu_paths(void **state)
 static void missing_storage_features_close_paths(void **state)
 {
 	(void)state;
-	/* If the block stack is not on the allow-list, O_DIRECT works, but the CPU may copy. */
+	/* If the allow-list does not accept the block devices, O_DIRECT works, but the kernel may
+	 * copy with the CPU, so the paths have class ANY. */
 	st.facts.listed = false;
 	gpu.facts.peer_pages = true;
 	route_probe(&gpu, PENSTOCK_READ);
@@ -67,8 +71,8 @@ static void missing_storage_features_close_paths(void **state)
 	expect_path("staged", PENSTOCK_ANY, 0);
 	route_probe(&host, PENSTOCK_READ);
 	expect_path("odirect", PENSTOCK_ANY, 0);
-	/* The path only meets class `any`. For this class no canary (test read) is needed, so none
-	 * may run. */
+	/* The path only has class PENSTOCK_ANY, which promises nothing that a test read (canary)
+	 * could check. So no test read may run. */
 	assert_false(path_state("odirect")->facts.canary);
 	st.facts.fd_direct = -1;
 	pst_fail(&st.facts.why_direct, PENSTOCK_WHY_NOT_REAL, "it is memory");
@@ -89,7 +93,7 @@ static void missing_storage_features_close_paths(void **state)
 	st.facts.mappable = false;
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("mapped", -1, PENSTOCK_WHY_NOT_MAPPABLE);
-	st.facts.fd = -1; /* The storage has no file. */
+	st.facts.fd = -1; /* simulates a storage without a file */
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("mapped", -1, PENSTOCK_WHY_NO_FD);
 	expect_path("staged", -1, PENSTOCK_WHY_NO_FD);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests transport rc1 with a fake network card (fake_card.h). Compares all bytes after moves. Tests
- * accesses that the card refuses, releases of a window while a server writes to it, memory of the
- * stand-in GPU, a card that fails or is removed, and the failure of each call. tests/lab/rc1 tests
- * with Soft-RoCE.
+ * Tests transport rc1 of S3 over RDMA with a fake network card (fake_card.h). Compares all bytes
+ * after each transfer. Tests accesses that the card refuses, releases of a window (memory that a
+ * server may access) while a server writes to it, memory of the stand-in GPU, a card that fails or
+ * is removed, and the failure of each call. tests/lab/rc1 tests the transport with Soft-RoCE.
  */
 #include "test.h"
 
@@ -102,7 +102,8 @@ static void token_of(const struct penstock_object_window *window, struct pst_tok
 	assert_int_equal(out->kind, PST_TOKEN_RC1);
 }
 
-/* Moves the bytes of several segments with a token. Returns the result of the move. */
+/* Does what a server does for a request with this token: moves the bytes of several segments.
+ * Returns the number of bytes or an error. */
 static int64_t move_segs(struct sides *s, const struct pst_token *token, enum penstock_op op,
 			 uint64_t off, const struct penstock_object_seg *segs, unsigned count)
 {
@@ -123,7 +124,8 @@ static int64_t move_segs(struct sides *s, const struct pst_token *token, enum pe
 	return done.result;
 }
 
-/* Moves the bytes of one segment with a token. Returns the result of the move. */
+/* Does what a server does for a request with this token: moves the bytes of one segment. Returns
+ * the number of bytes or an error. */
 static int64_t move_by(struct sides *s, const struct pst_token *token, enum penstock_op op,
 		       uint64_t off, void *mem, uint64_t len)
 {
@@ -230,8 +232,8 @@ static void moves_all_bytes_staged(void **state)
 	move_ranges(true);
 }
 
-/* The registered region covers only the window and allows only its direction. Its base address does
- * not reveal the address of the memory. */
+/* A client must register only the window's bytes, and allow only the direction of the window. The
+ * base address in the token must not reveal the address of the memory. */
 static void registers_the_window_only(void **state)
 {
 	struct penstock_object_window *window;
@@ -338,7 +340,8 @@ static void *writer_run(void *arg)
 	return NULL;
 }
 
-/* Releases a window when a move has made `after` transfers, and writes to the memory again. */
+/* A server moves bytes to a window. When `after` transfers have ended, releases the window and
+ * writes to its memory. No later transfer may change these bytes. */
 static void release_within(struct sides *s, unsigned char *local, unsigned after)
 {
 	struct penstock_object_window *window = window_open(s, PENSTOCK_READ, 0, BUFFER_LEN);
@@ -375,14 +378,16 @@ static void nothing_lands_after_a_release(void **state)
 	assert_non_null(local);
 	open_sides(&s, "rc1", false);
 	memset(local, 0x22, BUFFER_LEN);
-	/* The move has 5 transfers, so the release comes after each of the first four. */
+	/* The move consists of 5 transfers, so the test releases the window after each of the first
+	 * four. */
 	for (unsigned after = 1; after < 5; after++)
 		release_within(&s, local, after);
 	close_sides(&s);
 	free(local);
 }
 
-/* If a region cannot be deregistered, the client stops all connections and tries again. */
+/* If the card cannot deregister the memory region of a window, the client must stop all connections
+ * and try again. */
 static void stops_connections_that_hold_a_region(void **state)
 {
 	static unsigned char local[4096];
@@ -400,7 +405,7 @@ static void stops_connections_that_hold_a_region(void **state)
 	assert_int_equal(info.cut_off, 1);
 	assert_int_equal(info.stuck, 0);
 	assert_int_equal(fake_card.stops, 1);
-	/* The server notices that its connection was stopped, and makes a new one. */
+	/* The server must notice that its connection was stopped, and make a new one. */
 	other = window_open(&s, PENSTOCK_READ, 4096, 4096);
 	assert_int_equal(move(&s, other, PENSTOCK_READ, local, 4096), 4096);
 	assert_int_equal(penstock_object_release(other), 0);
@@ -428,7 +433,8 @@ static void reports_a_region_that_does_not_end(void **state)
 	s.at[0] = 1;
 	penstock_object_client_close(s.client);
 	s.client = NULL;
-	/* Only the region and its protection domain are left. */
+	/* The region that could not be deregistered and its protection domain are left on the
+	 * card. */
 	assert_int_equal(fake_card.live, 2);
 	fake_card_forget();
 	close_sides(&s);
@@ -464,8 +470,8 @@ static void next_transport_serves_the_window(void **state)
 	close_sides(&s);
 }
 
-/* Registers memory of a GPU as a dma-buf. Without dma-buf, registers it as peer memory. If both
- * fail, another transport gets the window. */
+/* A client must register memory of a GPU as a dma-buf, or as peer memory if the GPU has no dma-buf.
+ * If both fail, another transport must carry the transfers of the window. */
 static void gpu_memory(void **state)
 {
 	static unsigned char local[100000];
@@ -567,7 +573,8 @@ static void client_is_gone(void **state)
 	close_sides(&s);
 }
 
-/* All connections of a channel share one registration of its staging memory. */
+/* All connections of a server's channel must share one registration of the channel's staging
+ * memory. */
 static void connections_share_the_staging_memory(void **state)
 {
 	static unsigned char local[4096], theirs[4096];
@@ -595,7 +602,8 @@ static void connections_share_the_staging_memory(void **state)
 	assert_int_equal(penstock_object_release(second), 0);
 	assert_int_equal(penstock_object_unregister(buffer), 0);
 	penstock_object_client_close(other);
-	/* The card stays open for the first connection. */
+	/* Closing the other client must not close the card, because the first connection still uses
+	 * it. */
 	memset(local, 0x77, sizeof(local));
 	assert_int_equal(move(&s, window, PENSTOCK_READ, local, 4096), 4096);
 	assert_int_equal(s.at[4095], 0x77);
@@ -640,7 +648,8 @@ static void client_is_silent(void **state)
 	close_sides(&s);
 }
 
-/* Many open connections without transfers do not prevent a server from connecting. */
+/* Many open connections that other programs make to a client must not prevent a server from
+ * connecting. */
 static void strangers_do_not_lock_out_servers(void **state)
 {
 	static unsigned char local[4096];

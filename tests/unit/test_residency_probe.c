@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the residency probe, which is used for storages that cannot report whether bytes are
- * cached. Tests which chunks are read through the page cache and timed. Also tests what the time of
- * a chunk implies, and which path the other chunks use. Storage, page cache and clock are
- * simulated, so that the speed of the machine does not matter.
+ * Tests the residency probe. If a storage cannot report whether bytes are in the page cache, the
+ * library reads one chunk through the page cache and measures the time. The test covers which
+ * chunks are read this way, what the time implies, and which path the other chunks use. Storage,
+ * page cache and clock are simulated, so that the speed of the machine does not matter.
  */
 #include "claiming.h"
 
@@ -27,7 +27,8 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	expect_chunks("staged 0+1048576 staged 1048576+1048576 staged 2097152+1048576");
 	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	expect_chunks("bounce 0+1048576 bounce 1048576+1048576 bounce 2097152+1048576");
-	/* Each later chunk is timed as well, to detect when the bytes are no longer cached. */
+	/* While the probes find cached bytes, every chunk is timed, to detect when the bytes are no
+	 * longer cached. */
 	assert_true(claimed[2].timed);
 	assert_int_equal(claimed[2].residency, PST_WARM);
 	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
@@ -36,7 +37,8 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	atomic_store(&st.residency_probe, PST_PROBE_COLD);
 	expect_chunks("staged 0+1048576");
 	assert_int_equal(claimed[0].residency, PST_COLD);
-	/* When unprobed_bytes has reached 0, the next chunk is probed. */
+	/* The bytes are not cached, so the library probes again only after 64 MiB without a
+	 * probe. */
 	atomic_store(&st.unprobed_bytes, 0);
 	segs[0].row_len = 64 * MIB;
 	claim_all();
@@ -46,8 +48,8 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	expect_chunks("bounce 0+1048576 staged 1048576+1048576");
 }
 
-/* After a quick probe the plan for cached bytes applies. Its chunks have at most 32 MiB, so that
- * little time is lost if the bytes are not cached. */
+/* If the probe was quick, the library must use the plan for cached bytes. A chunk may have at most
+ * 32 MiB, so that little time is lost if its bytes are not cached after all. */
 static void quick_probe_selects_the_cached_plan(void **state)
 {
 	(void)state;
@@ -62,7 +64,8 @@ static void quick_probe_selects_the_cached_plan(void **state)
 	expect_chunks("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
 	assert_true(claimed[0].timed);
 	req.require = PENSTOCK_ANY;
-	/* After a slow chunk the next chunks are short, so that little time is lost. */
+	/* After a slow chunk, the next chunks must be short, so that little time is lost if the
+	 * bytes are no longer cached. */
 	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
 	claims_reset();
 	assert_true(claim_next() && claim_next());
@@ -71,7 +74,8 @@ static void quick_probe_selects_the_cached_plan(void **state)
 		assert_int_equal(claimed[i].len, MIB);
 	}
 	atomic_store(&st.residency_probe, PST_PROBE_WARM);
-	req.effort = PENSTOCK_FAST; /* For this effort, only the first lane uses path mapped. */
+	/* with this effort, only lane 0, the first worker thread, uses path mapped */
+	req.effort = PENSTOCK_FAST;
 	claims_reset();
 	lane_number = 1;
 	assert_true(claim_next());
@@ -146,8 +150,8 @@ static void verdict_follows_duration(void **state)
 	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	timed_chunk_complete(QUICK, MIB);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
-	/* The first probe decides alone. It counts as quick (cached) if its time is short for its
-	 * length. */
+	/* The first probe decides alone. It counts as quick (the bytes are cached) if its duration
+	 * is short for its number of bytes. */
 	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	timed_chunk_complete(500, 1ll << 40);
 	assert_int_equal(pst_residency_verdict(&st), PST_WARM);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a lane's slots. No slot may be handed out twice or get lost, whatever the order and length
- * of the requests. Returned parts must merge into whole slots again. Many requests for parts must
- * not starve a request for a whole slot. Also tests the ring, the memory that holds the slots.
+ * Tests the slots of a lane. A lane is a worker thread, its ring is pinned memory, and slots are
+ * pieces of the ring. No slot may be handed out twice or get lost, whatever the order and length of
+ * the requests for slots. Returned parts must merge into whole slots again. Many requests for parts
+ * must not starve a request for a whole slot. Also tests the ring.
  */
 #include "test.h"
 
@@ -98,8 +99,8 @@ static void no_overlap_in_random_order(void **state)
 	assert_int_equal(available(MIB), BIG * 4);
 }
 
-/* While a lane waits for a whole big slot, it gives out no part of a big slot until it has got that
- * slot. */
+/* While a request for a whole big slot waits, no part of a big slot may be handed out until that
+ * request got its slot. */
 static void whole_slot_is_not_starved(void **state)
 {
 	struct pst_slot *parts[BIG * 4], *big;
@@ -121,7 +122,7 @@ static void whole_slot_is_not_starved(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
-/* Opens a lane's slots with only some of the slots, then adds the remaining slots. Before that,
+/* Opens the slots of a lane with only some of the memory, and adds the rest later. Before that,
  * only the first slots may be handed out, and after that all slots. */
 static void slots_added_later(void **state)
 {
@@ -172,8 +173,8 @@ static int fake_unregister(struct penstock_device *dev, void *mem, struct pst_er
 	return 0;
 }
 
-/* Pins the ring in two pieces, which cover the ring without overlap. Closing the ring unregisters
- * both pieces. */
+/* Pins the ring (the memory that holds a lane's slots) in two pieces, which cover it without
+ * overlap. Closing the ring unregisters both pieces. */
 static void pinned_in_two_pieces(void **state)
 {
 	const struct pst_numa near = {.node = -1};
@@ -199,8 +200,8 @@ static void pinned_in_two_pieces(void **state)
 	assert_int_equal(registered_count, 0);
 }
 
-/* A forked child does not inherit the ring's memory. If parent and child shared its pages, a write
- * would replace a page (copy-on-write) while a DMA transfer uses the old one. */
+/* A forked child must not inherit the ring, the pinned memory of a lane. If parent and child shared
+ * its pages, a write would replace a page (copy-on-write) while a DMA transfer uses the old one. */
 static void forked_child_does_not_inherit_the_ring(void **state)
 {
 	const struct pst_numa near = {.node = -1};

@@ -34,8 +34,9 @@ static const struct pst_sigv4_keys keys = {KEY, SECRET, NULL, "us-east-1", NULL}
 		"x-amz-content-sha256", payload \
 	}
 
-/* The examples of "Signature Calculations for the Authorization Header", and the first request of
- * "Transferring Payload in Multiple Chunks" and of "Including Trailing Headers". */
+/* Examples of the Amazon S3 API Reference: those of "Signature Calculations for the Authorization
+ * Header", and the first request of "Transferring Payload in Multiple Chunks" and of "Including
+ * Trailing Headers". */
 static const struct example {
 	const char *method, *path, *query, *payload;
 	struct pst_header headers[10];
@@ -166,7 +167,8 @@ static void published_examples(void **state)
 	}
 }
 
-/* The example of "Authenticating Requests: Using Query Parameters". */
+/* Tests the example of "Authenticating Requests: Using Query Parameters" in the Amazon S3 API
+ * Reference. */
 static void published_presigned_example(void **state)
 {
 	struct pst_header host = HOST;
@@ -385,7 +387,7 @@ static void dates_in_the_header(void **state)
 #define SCOPE "/20130524/us-east-1/s3/aws4_request"
 #define NAMES "host;x-amz-content-sha256;x-amz-date"
 
-/* Values of the header authorization, and their results. */
+/* Values of the header authorization, and the results that the verification must have. */
 static void claims_in_the_header(void **state)
 {
 	static const struct {
@@ -409,7 +411,8 @@ static void claims_in_the_header(void **state)
 		 PST_SIGV4_UNSIGNED_HEADER},
 		{CLAIM(KEY SCOPE, "host;x-amz-date", SIGNATURE), PST_SIGV4_UNSIGNED_HEADER},
 		{CLAIM(KEY SCOPE, "host;range;x-amz-content-sha256;x-amz-date", SIGNATURE),
-		 PST_SIGV4_WRONG_SIGNATURE}, /* the signed range is missing */
+		 /* the list names the header range, which the request lacks */
+		 PST_SIGV4_WRONG_SIGNATURE},
 		{"AWS " KEY ":c2ln", PST_SIGV4_OLD_VERSION},
 		{"Basic YTpi", PST_SIGV4_OLD_VERSION},
 		{"AWS4-ECDSA-P256-SHA256 Credential=a", PST_SIGV4_OLD_VERSION},
@@ -450,7 +453,7 @@ static void claims_in_the_header(void **state)
 	free(r.authorization.at);
 }
 
-/* Queries of presigned URLs, and their results. */
+/* Queries of presigned URLs, and the results that the verification must have. */
 static void claims_in_the_query(void **state)
 {
 	static const struct {

@@ -119,7 +119,8 @@ static void in_the_query(void **state)
 
 		req.header_count = headers_take(c, headers);
 		names_list(headers, req.header_count, names, sizeof(names));
-		/* The names in the list are not sorted, and the last one must be ignored. */
+		/* The parameters of this query are not sorted. The last one, X-Amz-Signature, is
+		 * not signed, so the library must ignore it. */
 		pst_text_put_str(&query, "X-Amz-SignedHeaders=");
 		pst_text_put_str(&query, names);
 		pst_text_put_str(&query,

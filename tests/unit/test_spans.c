@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests case by case how the segments of a request become spans. Bytes that several buffers
- * receive are in one span and are read once. Small gaps between rows are read together with the
- * rows. Unaligned ends of writes become separate spans after the bodies. Overflowing, overlapping
- * and oversized requests are refused. The test opens no file and moves no bytes.
+ * Tests case by case how the segments of a request (pieces of storage with their buffers) become
+ * spans (contiguous ranges of storage). Bytes that several buffers receive are in one span and are
+ * read once. Small gaps between rows are read together with the rows. Unaligned ends of writes
+ * become separate spans after the aligned bodies. Overflowing, overlapping and oversized requests
+ * are refused. The test opens no file and moves no bytes.
  */
 #include "spans.h"
 
@@ -32,7 +33,7 @@ static void no_bytes(void **state)
 	assert_int_equal(req.total, 0);
 	seg_add(100, 10, arena);
 	seg_add(0, 0, NULL);
-	seg_add(110, 10, arena + 10); /* Extends the span of bytes 100 to 109. */
+	seg_add(110, 10, arena + 10); /* continues the span of bytes 100 to 109 */
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 20);
@@ -68,7 +69,7 @@ static void gaps_and_lower_offsets_split_spans(void **state)
 	seg_add(1000, 100, arena);
 	/* A gap of one byte separates this segment from the first one. */
 	seg_add(1101, 100, arena + 1000);
-	seg_add(500, 100, arena + 2000); /* Ends before the first segment. */
+	seg_add(500, 100, arena + 2000); /* ends before the first segment begins */
 	seg_add(999, 5, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 4);
@@ -106,7 +107,7 @@ static void touching_segments_of_two_devices(void **state)
 		seg_add(4096, 4096, arena + 8192)->dev = &devices[1];
 		seg_add(8192, 4096, arena + 20000)->dev = &devices[1];
 		check_all();
-		/* The segments of each device form a span on that device's route. */
+		/* With these classes, the segments of each device form a span of their own. */
 		assert_int_equal(req.span_count, 2);
 		assert_false(spans[0].shared || spans[1].shared);
 		assert_ptr_equal(spans[1].route, &routes[PENSTOCK_READ][1]);
@@ -298,7 +299,7 @@ static void touching_writes_are_one_span(void **state)
 	seg_add(1000, EDGE, arena + 5000);
 	seg_add(1000 + EDGE, 100, arena + 10000);
 	check_all();
-	assert_int_equal(req.span_count, 2); /* One body and one tail. */
+	assert_int_equal(req.span_count, 2); /* the aligned body, and the unaligned tail */
 	assert_int_equal(spans[0].len, EDGE);
 	assert_int_equal(spans[1].len, 1100);
 	assert_int_equal(spans[1].off, EDGE);
@@ -318,7 +319,8 @@ static void writes_that_overlap_are_refused(void **state)
 	segs[1].row_len = 1;
 	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	segs[0].off = 1;
-	spans_make(); /* The second segment ends where the first begins. */
+	/* the second segment ends where the first one begins, so they do not overlap */
+	spans_make();
 	assert_int_equal(req.total, 1001);
 	segs[1].row_len = 2;
 	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
@@ -515,7 +517,7 @@ static void invalid_segments_are_refused(void **state)
 	seg_add(0, 1, arena);
 	seg_add_rows(0, 100, 2, 100, arena, 99);
 	expect_refusal(-EINVAL, "segment 1");
-	setup(state); /* The device of the next request has no route. */
+	setup(state); /* the device of the next request has no route to the storage */
 	seg_add(0, 1, arena);
 	atomic_store(&st.routes[PENSTOCK_READ][0], NULL);
 	expect_refusal(-EOPNOTSUPP, "route");
@@ -528,7 +530,8 @@ static void too_many_spans_are_refused(void **state)
 		seg_add(100000 * i, 10, arena + 10 * i);
 	assert_int_equal(pst_spans_make(&req, 4, &err), -E2BIG);
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
-	req.op = PENSTOCK_WRITE; /* As writes, all five segments are edges. */
+	/* in a write, all five segments are edges (unaligned ends), and need a span each */
+	req.op = PENSTOCK_WRITE;
 	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
 		segs[i].row_len = 3 * EDGE; /* No segment has more than three spans. */

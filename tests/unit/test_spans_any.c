@@ -123,7 +123,8 @@ static void random_overlaps(void **state)
 	assert_true(refused > 500 && accepted > 500);
 }
 
-/* Writes 20000 columns of a matrix. The overlap check is too slow if it compares each pair. */
+/* Writes 20000 columns of a matrix. The check for overlapping segments would be too slow if it
+ * compared each pair of segments. */
 static void overlap_check_of_many_columns(void **state)
 {
 	enum { COLUMNS = 20000, ROWS = 8 };

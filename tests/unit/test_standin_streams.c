@@ -154,7 +154,7 @@ static void default_stream_waits_for_blocking_streams(void **state)
 	(void)state;
 	need_memops();
 	assert_int_equal(cu->cuEventCreate(&e, PST_CU_EVENT_NO_TIMING), PST_CU_OK);
-	stream_hold(stream); /* This does not block the default stream. */
+	stream_hold(stream); /* a waiting non-blocking stream does not block the default stream */
 	assert_int_equal(cu->cuMemcpyDtoHAsync(pinned, big, MIB, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuEventRecord(e, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuEventSynchronize(e), PST_CU_OK);
@@ -264,7 +264,7 @@ static void try_stream(void)
 }
 
 /* NVIDIA's driver keeps a pool of streams. When the pool is empty, it grows by about a dozen
- * streams. 40 streams make it grow several times. */
+ * streams, and waits until the context is idle. 40 streams make it grow several times. */
 static void try_many_streams(void)
 {
 	struct pst_cu_stream *many[40];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the parser and the printer of tokens (src/s3/token.c): each syntax with the values of its
- * fields, texts that must be refused, every truncation and every changed character of a valid
- * token, and random tokens that must survive printing and parsing.
+ * Tests the parser and the printer of tokens (src/s3/token.c), by which a client of S3 over RDMA
+ * tells a server how to access its memory: each syntax with the values of its fields, texts that
+ * must be refused, every truncation and every changed character of a valid token, and random tokens
+ * that must survive printing and parsing.
  */
 #include "test.h"
 
@@ -19,7 +20,8 @@
 #define TCP "1a2b:1000:tcp1:192.0.2.7:4791:" CAP
 #define TCP6 "1a2b:1000:tcp1:[2001:db8::7]:65535:" CAP
 #define SHM "1a2b:200000:shm1:ffeeddccbbaa99887766554433221100:m:4f-x_Z:" CAP
-/* Reliable connection, queue pair 0x11223344, key 0x55667788, port 1, LID 2 */
+/* A token of hipobj-rc-v2: reliable connection, queue pair 0x11223344, key 0x55667788, port 1, LID
+ * 2. */
 #define HIPOBJ                             \
 	"01"                               \
 	"44332211"                         \
@@ -120,8 +122,8 @@ static void accepts_variants(void **state)
 	struct pst_token t;
 
 	(void)state;
-	/* Older senders append address and length. A longer length there must not enlarge the
-	 * window. */
+	/* Older clients append address and length to a token of DC_V1. A longer length there must
+	 * not enlarge the memory range to which the token gives access. */
 	assert_int_equal(parse(DC ":00007f0012345000:00000000ffffffff", &t), 0);
 	assert_int_equal(t.size, 0xc00000);
 	assert_int_equal(pst_token_print(&t, out), 81);
@@ -173,7 +175,7 @@ static void refuses_malformed_texts(void **state)
 		"0:0:rc1:127.0.0.1:0:" CAP ":0000beef",
 		"0:0:rc1:example.org:80:" CAP ":0000beef",
 		"0:0:rc1:" CAP ":0000beef",
-		/* The window would end beyond the address space. */
+		/* The memory range of the token would end beyond the address space. */
 		"ffffffffffffffff:2:tcp1:127.0.0.1:80:" CAP,
 		"10000000000000000:1:tcp1:127.0.0.1:80:" CAP,
 		/* The flag of the GID is neither 0 nor 1, or the transport is neither DC nor RC. */
@@ -298,8 +300,9 @@ static void never_misreads_a_damaged_token(void **state)
 	print_message("# accepted: %u tokens with another character, %u parts\n", changed, cut);
 	/* Some changes leave a valid token, such as another digit of a capability. */
 	assert_true(changed > 100);
-	/* A text without some last digits of the base address or of a key of OFI is still valid.
-	 * These are 11, 3 times 3, 2, and 7 texts. */
+	/* A token without some first digits of its base address is still valid: 11 texts of OFI, 3
+	 * each of TCP, TCP6 and SHM, and 2 of RC. So is a token of OFI without some last digits of
+	 * its key: 7 texts. */
 	assert_int_equal(cut, 29);
 }
 

@@ -239,7 +239,8 @@ static void nodes_and_cpus(void **state)
 	tree_close(&t);
 }
 
-/* If a machine has several NUMA nodes, a pump's threads run on the CPUs of the device's node. */
+/* If a machine has several NUMA nodes, the library's worker threads for a device must run on the
+ * CPUs of the device's node. */
 static void lanes_run_near_the_device(void **state)
 {
 	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
@@ -272,7 +273,8 @@ static void lanes_run_near_the_device(void **state)
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
 	assert_true(CPU_EQUAL(&new_cpus, &near.cpus));
 	assert_int_equal(sched_setaffinity(0, sizeof(old_cpus), &old_cpus), 0);
-	/* This process may use no CPU of the node, so the thread's affinity stays unchanged. */
+	/* This process may not use any CPU of the device's node, so the thread's affinity must stay
+	 * unchanged. */
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
 	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
@@ -445,7 +447,8 @@ static void garbled_tree(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_width", "255\n");
 	tree_folder(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor");
 	plant(&t, "pci0000:00/0000:00:02.0", "0x060400\n");
-	/* One capability list points at itself. Another one points outside the config space. */
+	/* One bridge has a capability list that points at itself. Another one has a list that
+	 * points outside the config space. */
 	memset(huge, 0, 4096);
 	huge[6] = 0x10;
 	huge[0x34] = 0x40;

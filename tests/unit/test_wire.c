@@ -224,7 +224,8 @@ static void tcp1_uses_memory_of_the_caller(void **state)
 	close_sides(&s);
 }
 
-/* The client prefers transport shm1. It uses tcp1 for windows that shm1 cannot share. */
+/* The client must prefer transport shm1, and use tcp1 for windows (memory that the server may
+ * access) that shm1 cannot share. */
 static void picks_a_transport_for_each_window(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -262,8 +263,8 @@ static long sleeps(void)
 	return usage.ru_nvcsw;
 }
 
-/* If a channel wakes up for a move of another channel, it goes to sleep again, and the kernel
- * counts this sleep. */
+/* A channel is a thread of the server. If it wakes up for a move of another channel, it goes to
+ * sleep again, and the kernel counts this sleep. */
 static void a_move_wakes_up_one_channel(void **state)
 {
 	enum { CHANNELS = 32, TIMES = 200, SLEEPS_MAX = 12 };
@@ -301,7 +302,8 @@ static void a_move_wakes_up_one_channel(void **state)
 	close_sides(&s);
 }
 
-/* Many moves are in flight on several channels. A program can wait for them with poll(2). */
+/* Many moves are in flight on several channels (threads of the server). A program can wait for them
+ * with poll(2). */
 static void many_moves_complete_once(void **state)
 {
 	static unsigned char local[64][65536];
@@ -319,7 +321,8 @@ static void many_moves_complete_once(void **state)
 		struct penstock_object_seg seg = {.ptr = local[i], .len = sizeof(local[i])};
 
 		memset(local[i], (int)i + 1, sizeof(local[i]));
-		/* With an odd offset, every second window uses tcp1. */
+		/* Every second window has an odd offset. shm1 cannot share such a window, so it
+		 * uses tcp1. */
 		assert_int_equal(penstock_object_window_open(buffer, PENSTOCK_READ,
 							     i * sizeof(local[i]) + i % 2,
 							     sizeof(local[i]) - i % 2, &windows[i]),
@@ -354,8 +357,8 @@ static void many_moves_complete_once(void **state)
 	close_sides(&s);
 }
 
-/* A server process of another user gets a read-only descriptor. It cannot open the file again for
- * writing. */
+/* If the server process belongs to another user, it gets a read-only descriptor of the memory. It
+ * must not be able to open the file again for writing. */
 static void memory_is_the_users_own(void **state)
 {
 	struct penstock_object_buffer *buffer;

@@ -48,7 +48,7 @@ static int resolve(struct penstock_object_server *server, const char *token,
 		penstock_object_forget(remote);
 	else
 		assert_string_not_equal(penstock_errmsg(), "");
-	/* No error message may contain the capability of the token. */
+	/* No error message may contain the capability of the token, which is a secret number. */
 	assert_null(strstr(penstock_errmsg(), "00112233"));
 	return ret;
 }
@@ -187,7 +187,7 @@ static void refuses_wrong_options(void **state)
 
 /* ---- what a token leads to ---- */
 
-/* Moves one byte, and returns the result of the move. */
+/* Makes the server move one byte with this token. Returns the number of bytes or an error. */
 static int64_t move_byte(struct penstock_object_server *server, const char *token,
 			 const struct penstock_object_peer *peer)
 {
@@ -206,7 +206,7 @@ static int64_t move_byte(struct penstock_object_server *server, const char *toke
 	return done.result;
 }
 
-/* If the listener is not a client of Penstock, the server sends it no data. */
+/* If another program listens at the address in the token, the server must send it no data. */
 static void sends_nothing_to_other_programs(void **state)
 {
 	struct penstock_object_server *server = server_open(0);
@@ -239,8 +239,8 @@ static void sends_nothing_to_other_programs(void **state)
 	penstock_object_server_close(server);
 }
 
-/* Answers a READ one byte at a time until the server closes the connection. Returns the number of
- * bytes that the server has accepted. */
+/* Does what a slow client of tcp1 does: answers the command READ with one byte at a time until the
+ * server closes the connection. Returns the number of bytes that the server has accepted. */
 static unsigned drip(int listener)
 {
 	struct pollfd wait = {accept(listener, NULL, NULL), POLLIN, 0};
@@ -266,8 +266,8 @@ static unsigned drip(int listener)
 }
 
 /* The client sends one byte at a time, so it always makes some progress. It must not occupy a
- * channel forever, and a move that is queued behind it must not wait longer than its own
- * deadline. */
+ * channel (a thread of the server) forever. A move that is queued behind this client's move must
+ * not wait longer than its own deadline. */
 static void ends_a_move_that_drips(void **state)
 {
 	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
@@ -352,8 +352,8 @@ static int lie_fd(enum lie lie)
 	return fd;
 }
 
-/* Answers the messages of one move as a client with the lie `lie`. The server may close the
- * connection at any time. Returns the kind of the server's last message. */
+/* Answers the messages of one move as a hostile client whose memory has the fault `lie`. The server
+ * may close the connection at any time. Returns the kind of the server's last message. */
 static unsigned answer_as(int listener, enum lie lie)
 {
 	struct pst_shm1_message m, answer;
@@ -467,8 +467,8 @@ static int export_start(unsigned char *bytes, size_t len, pid_t *pid)
 	return ends[0];
 }
 
-/* Answers the messages of one move as a client with an exported memory. `len` is the length that
- * the client claims. */
+/* Answers the messages of one move as a client that passes exported memory of a GPU. `len` is the
+ * length that the client states. */
 static void answer_export(int listener, const unsigned char *exported, uint64_t len, uint64_t off)
 {
 	int sock = accept(listener, NULL, NULL), none;
@@ -549,7 +549,8 @@ static void bounds_an_import_by_its_export(void **state)
 	penstock_device_close(opts.device);
 }
 
-/* The owner of a window of shm1 must be the user that made the request. */
+/* A server must refuse a window of shm1 (memory that the client shares) unless its owner is the
+ * user that made the request. */
 static void checks_the_windows_owner(void **state)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -582,7 +583,8 @@ static void checks_the_windows_owner(void **state)
 	penstock_object_server_close(server);
 }
 
-/* Tests the arguments only. tests/unit/test_judge.c tests the contents of the responses. */
+/* Tests only how the function that composes a server's response checks its arguments.
+ * tests/unit/test_judge.c tests the contents of the responses. */
 static void checks_the_answers_arguments(void **state)
 {
 	struct penstock_object_answer answer = PENSTOCK_OBJECT_ANSWER_INIT;

@@ -78,7 +78,7 @@ static const struct pst_wire_devices devices = {.alloc = device_alloc,
 						.serial = device_serial,
 						.export_memory = device_export};
 
-/* The behaviour of a server after it has received the window's memory. */
+/* What a server does after it has received the window's memory. */
 enum how { DIES, HANGS_UP, SAYS_NOTHING, ENDS };
 
 static int tell(int fd, char c)
@@ -154,7 +154,7 @@ static struct pst_wire_buffer *buffer_open(struct sides *s)
 	return buffer;
 }
 
-/* Opens a window, and lets a server get as far as `how` says. */
+/* Opens a window, and starts a server that opens the window and then does what `how` says. */
 static void begin(struct sides *s, enum how how)
 {
 	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
@@ -244,9 +244,10 @@ static void close_host_buffer(struct sides *s)
 	assert_int_equal(pst_wire_buffer_close(buffer, &s->err), 0);
 }
 
-/* While the server's process lives, the memory is not freed. After the process has ended, the close
- * of another buffer of the same device frees it. The close of host memory does not, because a free
- * of device memory waits for the device, and who closes host memory does not expect that. */
+/* While the server's process lives, the client must not free the memory. After the process has
+ * ended, the close of another buffer of the same device frees it. The close of a buffer of host
+ * memory does not free it, because a free of device memory waits for the device, which a close of
+ * host memory must not do. */
 static void memory_stays_while_the_server_lives(struct sides *s)
 {
 	int ret = pst_wire_release(s->grant, &s->err);
@@ -311,7 +312,8 @@ static void memory_of_a_closed_device_is_not_freed(void **state)
 	device_memory_end();
 }
 
-/* The caller closes the client while a server copies. */
+/* The caller closes the client while a window is open and a server copies. The memory of the window
+ * must stay allocated. */
 static void open_windows_keep_the_memory(void **state)
 {
 	struct sides s;

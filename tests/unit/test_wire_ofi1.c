@@ -41,7 +41,8 @@ const char *__tsan_default_suppressions(void)
 
 #define LEN (3u << 20)
 #define LONG (64u << 20)
-/* number of attempts, because a move may end before the release of its window */
+/* attempts to release a window during a move; several, because the move may end before the
+ * release */
 #define TRIES 8
 #define MOVES 12
 
@@ -154,7 +155,8 @@ static int64_t move(struct sides *s, const char *token, enum penstock_op op, uin
 	return done.result;
 }
 
-/* Judges a successful response with this checksum. NULL: the response has no checksum. */
+/* Passes to the client a successful response with this checksum. NULL: the response has no
+ * checksum. Returns the client's next step. */
 static int judge(struct penstock_object_window *window, uint64_t bytes, const uint64_t *crc64)
 {
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
@@ -300,7 +302,7 @@ static void refused(struct sides *s, const char *token, enum penstock_op op, uin
 	if (result >= 0)
 		fail_msg("%s: the server reports %" PRId64, what, result);
 	assert_memory_equal(copy, s->at, LEN);
-	/* The server must not receive bytes of the client either. */
+	/* A refused move must not pass any bytes of the client to the server. */
 	assert_memory_equal(local, before, sizeof(local));
 	free(copy);
 }
@@ -451,7 +453,7 @@ static void settled_windows_share_an_endpoint(void **state)
 	close_sides(&s);
 }
 
-/* The client compares the checksum of the window with the server's checksum. */
+/* The client must compare the checksum of the window with the server's checksum. */
 static void checksum_decides(void **state)
 {
 	struct penstock_object_client_info info = {.size = sizeof(info)};

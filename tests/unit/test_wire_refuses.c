@@ -131,7 +131,7 @@ static void transmit(struct state *s, const struct pst_tcp1_command *c)
 	assert_int_equal(send(s->sock, out, sizeof(out), MSG_NOSIGNAL), sizeof(out));
 }
 
-/* Sends a WRITE whose bytes are 0xee, with the right checksum. */
+/* Sends the command WRITE of tcp1, with bytes of 0xee and the right checksum. */
 static void transmit_write(struct state *s, struct pst_tcp1_command *c)
 {
 	static unsigned char bytes[WINDOW + 1];
@@ -153,7 +153,8 @@ static struct pst_tcp1_reply receive_reply(struct state *s)
 	return r;
 }
 
-/* A command of tcp1 must contain the right number and the right capability. */
+/* A client must refuse a command of tcp1 unless the command has the number and the capability (a
+ * secret) of an open window. */
 static void tcp1_refuses_a_wrong_capability(void **unused)
 {
 	struct pst_tcp1_command c;
@@ -357,7 +358,7 @@ static void tcp1_serves_behind_idle_connections(void **unused)
 
 /* ---- shm1 ---- */
 
-/* Sends a message and receives the answer. */
+/* Sends a message of shm1 to the client and receives the answer. */
 static struct pst_shm1_message exchange(struct state *s, struct pst_shm1_message *message, int *fd)
 {
 	struct pollfd wait = {s->sock, POLLIN, 0};
@@ -431,7 +432,7 @@ static void shm1_refuses_wrong_tokens(void **unused)
 	close_state(&s);
 }
 
-/* A server without an open window gets no descriptor of the memory. */
+/* A server that has no open window must not get a descriptor of the memory. */
 static void shm1_gives_no_memory_without_a_window(void **unused)
 {
 	struct pst_shm1_message m = {.kind = PST_SHM1_WANT, .memory = 2}, answer;
@@ -449,7 +450,7 @@ static void shm1_gives_no_memory_without_a_window(void **unused)
 	close_state(&s);
 }
 
-/* For a PUT, the client passes a read-only descriptor of the memory. */
+/* For a PUT, the client must pass a read-only descriptor of the memory. */
 static void shm1_passes_a_put_read_only(void **unused)
 {
 	unsigned char *at;

@@ -305,7 +305,7 @@ static void canary_repeated(void **state)
 	assert_int_equal(truncate(name, LEN), 0);
 }
 
-/* If the library may have fallen back to posix reads, path vendor meets no class. A request then
+/* If NVIDIA's library may have fallen back to posix reads, path vendor has no class. A request then
  * uses path vendor only if it names that path. */
 static void fallback_meets_no_class(void **state)
 {

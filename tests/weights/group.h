@@ -18,10 +18,11 @@
 #include <time.h>
 
 #define RANKS_MAX 8u
-/* Number of arrays of outcomes. Jobs that run at the same time use different arrays. */
+/* Number of arrays of outcomes (the results of a job's ranks). Jobs that run at the same time use
+ * different arrays. */
 #define AREAS 4u
-/* Six times the time limit that penstock_weights.h promises, because a test machine may be
- * short of CPU time. */
+/* Milliseconds; six times the time limit that penstock_weights.h promises, because a test machine
+ * may be short of CPU time. */
 #define LIMIT_MS 60000
 #define ALARM_S 100 /* Time in seconds; only a rank that hangs runs this long. */
 
@@ -37,8 +38,8 @@ struct outcome {
 };
 static struct outcome *outcomes;
 
-/* The fault of the job's bad rank. The fault occurs after the number of reads in the job's `after`,
- * or after the second read if `after` is 0. A comment below names each exception. */
+/* What goes wrong in rank `bad_rank` of a job. It happens after as many reads of this rank as the
+ * job's `after` says (after two reads if `after` is 0), unless a comment below says otherwise. */
 enum end {
 	DONE,
 	DIES, /* SIGKILL kills the rank. */
@@ -61,7 +62,8 @@ enum end {
 static bool blind __attribute__((unused));
 /* True if this process is the rank whose file never opens. */
 static bool stuck __attribute__((unused));
-/* In this process, a file of this length seems to be on another device. */
+/* In this process, fstat reports another device number for files of this length in bytes; 0: for
+ * none. */
 static off_t other_device_len __attribute__((unused));
 
 /* A load by several ranks, and the fault that occurs in it. */
@@ -80,7 +82,8 @@ struct job {
 	const char *broken_path;  /* Path that rank `bad_rank` uses if `end` is BROKEN. */
 	unsigned slow;
 	bool stuck; /* True if rank `slow` waits forever for its file to open. */
-	/* In rank `bad_rank`, a file of this length seems to be on another device. */
+	/* In rank `bad_rank`, fstat reports another device number for files of this length in
+	 * bytes; 0: for none. */
 	off_t other_device_len;
 	/* True if a second load in the group must succeed after a failed one. */
 	bool again;
@@ -318,7 +321,7 @@ static inline int rank_load(struct self *self, struct penstock_group *g, struct 
 }
 
 /* Returns the number of CUDA contexts that this process has made. A context on another GPU than the
- * rank's counts as 100. */
+ * rank's counts as 100, so that the test fails. */
 static inline size_t count_contexts(const struct job *job, unsigned rank)
 {
 	int (*state)(int, unsigned *, int *) = NULL;
@@ -430,7 +433,7 @@ static inline void job_start(struct job *job)
 	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
 	setenv("PENSTOCK_STANDIN_PEER", job->no_peer ? "0" : "1", 1);
 	for (unsigned i = 0; i < job->ranks; i++) {
-		outcomes[i].ret = 1; /* until the rank writes its result */
+		outcomes[i].ret = 1; /* 1 until the rank writes its result */
 		job->pids[i] = fork_rank(job, i);
 	}
 }
@@ -477,8 +480,9 @@ static inline void check_job_loaded(const struct job *job)
 				 outcomes[i].text, outcomes[i].mismatch);
 		assert_true(outcomes[i].read > 0 || job->opts.reads_max);
 		assert_int_equal(outcomes[i].contexts, job->gpus ? 1 : 0);
-		/* The CPU may copy bytes into windows in host memory, but it may not copy
-		 * bytes out of device memory. */
+		/* Ranks pass bytes to each other through windows. If the GPUs cannot access each
+		 * other's memory, the windows are in host memory, and the CPU copies more bytes
+		 * than the rank has read. Otherwise the CPU may copy no more bytes than that. */
 		if (job->gpus)
 			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->no_peer);
 		read += outcomes[i].read;

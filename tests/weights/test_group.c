@@ -38,8 +38,8 @@ static void test_gpus(void **state)
 	check_replicas(RANKS_MAX);
 }
 
-/* If the GPUs cannot share memory, the windows must be in host memory, and every rank must get its
- * bytes. */
+/* If the GPUs cannot share memory, the windows, through which ranks pass bytes to each other, must
+ * be in host memory. Every rank must get its bytes. */
 static void test_no_peer_access(void **state)
 {
 	struct job job = {.name = "apart",

@@ -12,9 +12,10 @@
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 
-/* In a rank of kind BLIND, makes the mapping of another rank's window fail. A mapping of a window
- * is recognised by its length, which small_chunks sets. The first such mapping is the rank's own
- * window, so the second one fails. */
+/* In a rank of kind BLIND, makes the mapping of another rank's window fail. A window is the shared
+ * memory through which a rank passes bytes to others. A mapping of a window is recognised by its
+ * length, which small_chunks sets. The first such mapping is the rank's own window, so the second
+ * one fails. */
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	static unsigned windows;
@@ -249,9 +250,9 @@ static bool check_hangs(unsigned stall_ms)
 	return right;
 }
 
-/* The other ranks report a stopped rank as hanging, and the stopped rank gets that error when it
- * resumes. The first time limit is short, because the test waits for all of it. If the machine
- * is too busy for that limit, the test repeats with ten times the limit. */
+/* The other ranks report a stopped rank as hanging, and the stopped rank gets an error when it
+ * resumes. The first time limit is short, because the test waits for all of it. If the machine is
+ * too busy for that limit, the test repeats with ten times the limit. */
 static void test_rank_hangs(void **state)
 {
 	(void)state;
@@ -549,8 +550,8 @@ static void test_other_file(void **state)
 }
 
 /* One rank sees two files in different file systems (st_dev), and the other ranks see them in the
- * same one. The load reads files of different file systems at the same time. All ranks must agree
- * on such files, and the load succeeds. */
+ * same one. The load reads files of different file systems at the same time. So the ranks must
+ * agree which files these are, and the load must succeed. */
 static void test_other_stores(void **state)
 {
 	struct job job = small_chunks("stores", DONE);

@@ -389,7 +389,7 @@ static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
 		pst_link_send(&link, UINT64_MAX, &answer,
-			      &said); /* only the first said_len bytes */
+			      &said); /* sends only the first said_len bytes */
 	}
 	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;
@@ -441,8 +441,8 @@ static void test_bad_answers(void **state)
 	penstock_device_close(host);
 }
 
-/* A packet has two descriptors; no rank sends such a packet. The rank uses one descriptor and
- * closes the other. */
+/* A rank receives a packet with two descriptors, which no rank of the library sends. It must use
+ * one descriptor and close the other. */
 static void test_two_descriptors(void **state)
 {
 	struct {

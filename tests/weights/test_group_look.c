@@ -20,8 +20,8 @@ static int cancel_third(void *user)
 	return ++asked->count == 3;
 }
 
-/* Loads as one rank. Rank `bad_rank` gets the callback above, which cancels the load. A read of
- * rank `slow` never completes. */
+/* Loads as one rank. Rank `bad_rank` gets the callback cancel_third, which cancels the load. A read
+ * of rank `slow` never completes. */
 static int run_canceller(const struct job *job, unsigned rank, struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
@@ -67,8 +67,8 @@ static void check_row(unsigned row, unsigned rank, const struct outcome *o, int 
 {
 	bool own = rank == rows[row].bad_rank;
 
-	/* If rank 0 does not answer in time that a rank has cancelled, this rank leaves the
-	 * group. */
+	/* A rank that has cancelled waits for the answer of rank 0. If the answer does not come in
+	 * time, it leaves the group, and the other ranks report that it closed the group. */
 	if (status || *o->mismatch || !o->ret || (own && o->ret != -ECANCELED) ||
 	    (!own && !strstr(o->text, "cancelled") && !strstr(o->text, "it closed the group")))
 		fail_msg("%s, rank %u: status %#x, %d, %s %s", rows[row].name, rank, status, o->ret,

@@ -70,7 +70,8 @@ static int run_late_rank(unsigned rank, struct outcome *o)
 		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
 		atomic_store(rank ? &shared->gave_up : &shared->told, true);
 	}
-	await_flag(&shared->told, &late); /* no rank leaves before this flag is set */
+	/* no rank may leave the group before rank 0 has its result */
+	await_flag(&shared->told, &late);
 	penstock_group_close(g);
 	penstock_weights_close(m);
 	return late;
@@ -185,8 +186,8 @@ static void test_too_many_descriptors(void **state)
 #define LATE "fault:bounce?delay_us=4000000000" /* More than an hour. */
 #define RANKS 6u
 
-/* Rank `stops` stops at the first call of its callback. Rank `off` cancels as soon as a cancel
- * has an effect. */
+/* Rank `stops` stops itself by SIGSTOP at the first call of its callback. Rank `off` cancels as
+ * soon as the stopped rank blocks the group. */
 static const struct {
 	const char *name;
 	unsigned ranks, stops;

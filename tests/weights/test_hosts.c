@@ -269,8 +269,9 @@ static void test_large_model(void **state)
 	free(seen);
 }
 
-/* With a lower limit of simultaneous reads, the library first reduces the number of rounds in
- * flight, and then the number of ranks that read. All ranks still get their tensors. */
+/* With a lower limit of simultaneous reads, the library first reduces the number of rounds of its
+ * read plan that are in flight, and then the number of ranks that read. All ranks must still get
+ * their tensors. */
 static void test_reads_max(void **state)
 {
 	(void)state;

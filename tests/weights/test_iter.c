@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the iterator, on the host and on the stand-in's CUDA device. It must return every byte
- * in file order, use no more device memory than promised, and report when the window is full or
- * a read fails.
+ * Tests the iterator, which returns the tensors of a model one by one, on the host and on the
+ * stand-in's CUDA device. It must return every byte in file order, and use no more device memory
+ * than promised. It must report when its window (the memory for tensors read ahead) is full, or
+ * when a read fails.
  */
 #include "load.h"
 
@@ -81,8 +82,8 @@ static void test_iterate(void **state)
 	iterate(host, 1, 1, (1u << 18) + made_bytes(&all_dtypes[5]) + 8192);
 }
 
-/* The gaps between the tensors take most of the memory. The iterator must still return every
- * tensor. */
+/* The gaps between the tensors take most of the window (the memory for tensors read ahead). The
+ * iterator must still return every tensor. */
 static void test_large_gaps(void **state)
 {
 	static struct made list[900];
@@ -138,8 +139,9 @@ static void test_window_full(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* The window is full up to the start of its oldest tensor, and the next tensor is empty. The tensor
- * after the empty one must wait until the oldest tensor is released. */
+/* The window (the memory for tensors read ahead) is full up to the start of its oldest tensor, and
+ * the next tensor is empty. The tensor after the empty one must wait until the oldest tensor is
+ * released. */
 static void test_empty_tensor_in_full_window(void **state)
 {
 	static const struct made list[] = {
@@ -258,9 +260,9 @@ static void test_file_changes(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* An allocator that returns unaligned memory at one of its calls. This memory must be freed
- * once. The iterator must fail, either when it is opened or at the tensor that needs the
- * memory. */
+/* An allocator of the test that returns unaligned memory at one of its calls. The library must free
+ * this memory once. The iterator must fail, either when it is opened or at the tensor that needs
+ * the memory. */
 static unsigned unaligned_calls, unaligned_call;
 static char *unaligned_ptr;
 

@@ -153,8 +153,8 @@ static void test_each(void **state)
 	assert_int_equal(request_count, 20);
 	assert_int_equal(report.bytes, 1600000);
 	penstock_loaded_free(loaded);
-	/* The same bytes have two destinations, on two devices. No request carries them to only
-	 * one of these, because the bytes would then be read twice. */
+	/* The same bytes have two destinations, on two devices. Each request must carry its bytes
+	 * to both, because otherwise the library would read the bytes twice. */
 	assert_int_equal(penstock_weights_load(w, both, 2, &opts, &report, &loaded), 0);
 	assert_int_equal(report.bytes, 3200000);
 	assert_true(report.read < 1700000);
@@ -445,8 +445,9 @@ static void test_file_changes(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "changed after its header"));
 }
 
-/* An open model keeps its file open, so a load succeeds although the file was removed or
- * replaced. But a model with too many files to keep open fails then. */
+/* An open model keeps its file open, so a load succeeds although the file was removed or replaced.
+ * But if a model has more files than the library keeps open, the load fails when a file is
+ * missing. */
 static void test_replaced(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
@@ -527,9 +528,10 @@ static void test_change_during_read(void **state)
 	assert_null(loaded);
 }
 
-/* If several ranks load, the default effort is fast. With effort thrifty, each rank registers the
- * page cache, and the driver lets one rank after the other do so. If registrations are kept, the
- * effort stays thrifty, because later loads gain. */
+/* If several ranks load, the default effort is fast. With effort thrifty, each rank would register
+ * page cache with the GPU's driver, which lets only one rank at a time do so. If the model is
+ * opened as immutable, the library keeps the registrations. The effort then stays thrifty, because
+ * later loads are faster. */
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;

@@ -137,7 +137,7 @@ static void test_iterator(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* A cancelled save leaves the old file as it was, and no other file. */
+/* A cancelled save must leave the old file unchanged, and must leave no other file behind. */
 static void test_save(void **state)
 {
 	static const uint64_t shape[] = {EACH};
@@ -173,7 +173,7 @@ static void test_save(void **state)
 	free(list);
 }
 
-/* Opens a device with one lane, which has at most 256 chunks in flight. */
+/* Opens a device with one lane (worker thread), which has at most 256 chunks in flight. */
 static int setup_one_lane(void **state)
 {
 	struct penstock_device_opts how = PENSTOCK_DEVICE_OPTS_INIT;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_copy, which copies between the memories of two devices or within one device.
- * The destination device's backend copies directly if it can. Between a GPU and pinned host memory,
- * a borrowed lane queues the copies, and waits only for the last one. All other copies go through
- * a slot of a borrowed lane's ring. No request passes through this file.
+ * Copies between a GPU and pinned host memory are queued on the copy queue of a lane that the
+ * calling thread borrows. The function waits only for the last of these copies. Any other copy is
+ * made directly by the destination device's backend, if it can. Else the copy goes through a slot,
+ * which is a piece of a borrowed lane's pinned staging memory. Read and write requests do not use
+ * this file.
  */
 #include <stdatomic.h>
 
@@ -13,8 +15,9 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 
-/* Copies `rows` rows of `len` bytes, from column `col` of row `row` on, from `src` to the slot
- * and from there to `dst`. The bytes must fit in the slot. */
+/* Copies `rows` rows of `len` bytes from the source c->src to the staging buffer `slot`, and from
+ * there to the destination c->dst. The copied bytes begin at byte `col` of row `row`. They must fit
+ * in the slot. */
 static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
 			     struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
 			     uint64_t rows)
@@ -42,9 +45,10 @@ static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_a
 	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* Copies through host memory, on a lane of one of the two devices. A lane has a copy queue on its
- * own device, and must open one on the other device. On host memory that takes little time, so the
- * function takes a lane of the device that the CPU cannot address. */
+/* Copies through host memory, with the staging memory and the copy queues of one device's lane. The
+ * lane has a copy queue on its own device, and must open a second one on the other device. Opening
+ * is fast only on host memory, so the function borrows a lane of the device that the CPU cannot
+ * address. */
 static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
@@ -82,17 +86,18 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 
 /* ---- copies between a device and pinned host memory ---- */
 
-/* Copies that are queued on a borrowed lane and may not be done yet. */
+/* A run: copies of the same direction that are queued on one borrowed lane's copy queue, and may
+ * not be done yet. */
 struct copy_run {
 	struct penstock_device *dev; /* the device that is not host memory */
-	bool in;		     /* the direction: to the device */
+	bool in;		     /* true: copies to the device */
 	struct pst_lane *lane;	     /* NULL if no copy is queued */
 	struct pst_copyq *copyq;
-	unsigned queued; /* number of copies for which no thread has waited yet */
+	unsigned queued; /* number of copies not yet waited for */
 };
 
-/* Number of queued copies after which the thread waits for them, so that the driver's queue never
- * fills up. */
+/* Number of queued copies after which the calling thread waits for them. The limit keeps the
+ * driver's queue from filling up. */
 #define RUN_MAX 256u
 
 /* Waits until all copies of the run are done. */
@@ -112,7 +117,7 @@ static int run_wait(struct copy_run *run, struct pst_err *err)
 		   : 0;
 }
 
-/* Waits for the copies of the run, and returns its lane. */
+/* Waits for the copies of the run, and gives its lane back to the pump. */
 static int run_end(struct copy_run *run, struct pst_err *err)
 {
 	int ret = run_wait(run, err);
@@ -142,7 +147,8 @@ static int run_begin(struct copy_run *run, struct penstock_device *dev, struct p
 	return err->code;
 }
 
-/* Queues a copy between a device and pinned host memory. Returns -EXDEV for any other copy. */
+/* Queues a copy between a device and pinned host memory. Returns -EXDEV, and queues nothing, for a
+ * copy between other kinds of memory. */
 static int run_copy(struct copy_run *run, const struct penstock_copy_args *c,
 		    const struct pst_rect *rect, struct pst_err *err)
 {
@@ -181,7 +187,7 @@ static bool rows_fit(uint64_t rows, uint64_t pitch, uint64_t row_len)
 			     !__builtin_add_overflow(end, row_len, &end));
 }
 
-/* Carries out one element of the array that penstock_copy was given. */
+/* Carries out one element `c` of the array that the caller passed to penstock_copy. */
 static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_rect rect;
@@ -214,7 +220,8 @@ static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct p
 	ret = run_copy(run, c, &rect, err);
 	if (ret != -EXDEV)
 		return ret;
-	/* The copies are made in the caller's order, so that one may read what another wrote. */
+	/* The copies are made in the order of the caller's array, so that a copy may read what an
+	 * earlier one wrote. So wait for the queued copies before this copy starts. */
 	ret = run_end(run, err);
 	if (ret)
 		return ret;
@@ -224,7 +231,7 @@ static int copy_one(struct copy_run *run, struct penstock_copy_args *c, struct p
 	return ret == -EXDEV ? copy_through_host(c, err) : ret;
 }
 
-/* Carries out element `i` of the array. */
+/* Carries out element `i` of the array `copies` of penstock_copy_args. */
 static int copy_at(struct copy_run *run, const struct penstock_copy_args *copies, unsigned i,
 		   struct pst_err *err)
 {
@@ -247,7 +254,7 @@ int penstock_copy(const struct penstock_copy_args *copies, unsigned count)
 		return pst_fail_null("the list of copies");
 	for (unsigned i = 0; i < count && !ret; i++)
 		ret = copy_at(&run, copies, i, &err);
-	/* Also after an error, no copy may be in flight when the call returns. */
+	/* Wait also after an error, because no copy may be in flight when the call returns. */
 	end = run_end(&run, &last);
 	if (end && !ret)
 		err = last;

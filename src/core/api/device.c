@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_device_open, _close and _get_info. Calls on device memory are in memory.c,
- * and penstock_copy is in copy.c. base/devices.c keeps the table of open devices. No request
- * passes through this file.
+ * and penstock_copy is in copy.c. base/devices.c keeps the table of open devices. Read and write
+ * requests do not use this file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +14,9 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 
-/* Writes to `out` the device name that "auto" stands for: the first backend, in the table's
- * order, that has a device. The last backend, host memory, always has one. Any other name is copied
- * to `out` unchanged. */
+/* Copies `name` to `out`. If the name is "auto", writes the name of a device in its place: a device
+ * of the first backend in the table pst_devices that has one. The last backend of the table, host
+ * memory, always has a device. */
 static void resolve_auto(const char *name, char *out, size_t len)
 {
 	snprintf(out, len, "%s", name);

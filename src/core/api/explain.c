@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_explain: reports which paths a request would use, and for each other path why the
- * request would not use it. The answer comes from the request's route and plan. It must never move
- * a byte of the caller's memory.
+ * Implements penstock_explain, which reports which paths a request would use, and why it would not
+ * use each other path. A path is a way for bytes between storage and device, for example through
+ * the page cache. The answer comes from the same plan that the request would follow. The function
+ * must never move a byte of the caller's memory.
  */
 #include <stdio.h>
 
@@ -13,19 +14,19 @@
 #include "core/route/admit.h"
 #include "core/route/route.h"
 
-/* The properties of the request that decide which paths can carry it. */
+/* The properties of the explained request that decide which paths can carry it. */
 struct range {
 	uint64_t off, len, room;
 	uint32_t edge; /* the storage's edge_align: the library splits writes at multiples of it */
 	bool rows;     /* whether the segment has several rows */
 };
 
-/* How much of the range a path can carry. PORTION_BLOCKS means everything except the unaligned
- * ends. */
+/* How much of the caller's range a path can carry. PORTION_BLOCKS means only the whole blocks,
+ * without the unaligned bytes at the start and the end of the range. */
 enum portion { PORTION_NONE, PORTION_BLOCKS, PORTION_ALL };
 
-/* Returns how much of the range path `index` can carry. Direct writes, and paths that move bytes
- * in place, carry only whole blocks of the drive. */
+/* Returns how much of the range path `index` can carry. A direct write, or a transfer without a
+ * buffer in between, can carry only whole blocks of the drive. */
 static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
 				 const struct range *r)
 {
@@ -42,10 +43,11 @@ static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
 	return head < r->len && r->len - head >= align ? PORTION_BLOCKS : PORTION_NONE;
 }
 
-/* Returns the first path of the plan that can carry bytes of the range and is quick for a range
- * of this length. The plan's last path counts as quick for any length. If no such path is
- * quick, returns the first path that can carry bytes of the range. Returns -1 if no path can
- * carry the range's unaligned ends. */
+/* Returns the index of the first path of the plan that can carry bytes of the range and is fast
+ * enough for a range of this length. A path is fast enough from a minimum length on, which
+ * pst_plan_least returns; the plan's last path is for any length. If no such path is fast enough,
+ * returns the first path that can carry bytes of the range. Returns -1 if no path can carry the
+ * range's unaligned ends. */
 static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
 			   enum pst_residency residency, const struct range *r)
 {
@@ -71,8 +73,8 @@ static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *
 	return whole ? found : -1;
 }
 
-/* Sets the reason in the result row of a path, and the sentence that penstock_why_text has for this
- * reason. */
+/* Sets the reason why a path is not used in the path's row of the result, and the sentence that
+ * penstock_why_text has for this reason. */
 static void row_set_why(struct penstock_explain_path *row, enum penstock_why why)
 {
 	row->why = why;
@@ -80,8 +82,8 @@ static void row_set_why(struct penstock_explain_path *row, enum penstock_why why
 		 why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(why));
 }
 
-/* Sets the reason in the rows of paths that the plan prefers but that cannot carry the whole
- * range. */
+/* Sets PENSTOCK_WHY_UNALIGNED in the rows of paths that come first in the plan but cannot carry the
+ * whole range, because its ends are not aligned. */
 static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range *r,
 				struct penstock_explanation *out)
 {
@@ -91,7 +93,9 @@ static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range
 			row_set_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
 }
 
-/* Sets the reason in the rows of paths that the plan prefers but that are slow for this length. */
+/* Corrects the reasons if the request uses another path than the one that the plan prefers, because
+ * that one is slow for this length. The rows of the preferred paths get PENSTOCK_WHY_NOT_QUICK, and
+ * the row of the used path gets no reason. */
 static void rows_mark_short(struct penstock_explanation *out)
 {
 	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
@@ -102,8 +106,8 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* Returns the path that carries cached bytes at the same time as path `warm`, or -1 if there is
- * none. */
+/* Returns the index of the path that carries cached bytes of the same request at the same time as
+ * path `warm`. Returns -1 if the plan does not use two paths at the same time. */
 static int plan_mixed_path(const struct pst_plan *plan, int warm)
 {
 	const uint8_t *list = plan->list[PST_WARM];
@@ -111,7 +115,9 @@ static int plan_mixed_path(const struct pst_plan *plan, int warm)
 	return plan->mixed > 1 && warm == list[0] ? list[1] : -1;
 }
 
-/* Sets the reason in the rows of paths that the plan mixes, but not for so few bytes. */
+/* A plan may use several paths for one request at the same time. This function sets
+ * PENSTOCK_WHY_NOT_QUICK in the rows of those of them that the request does not use because it has
+ * too few bytes. */
 static void rows_mark_mixed(const struct pst_plan *plan, struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < plan->mixed; i++) {
@@ -123,8 +129,8 @@ static void rows_mark_mixed(const struct pst_plan *plan, struct penstock_explana
 	}
 }
 
-/* Returns general advice on making usable a path that is not usable for this reason. Called if the
- * path's probe has given no advice. */
+/* Returns general advice on what the user can change so that a path that is not usable for the
+ * reason `why` becomes usable. Called if the path's probe has given no advice of its own. */
 static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
@@ -179,7 +185,7 @@ static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstoc
 		snprintf(row->fix, sizeof(row->fix), "%s", why_fix(row->why));
 }
 
-/* Fills the row of path i. */
+/* Fills the result's row of path i for a range with this residency in the page cache. */
 static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned i,
 		     enum pst_residency residency, struct penstock_explain_path *row)
 {
@@ -191,8 +197,8 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row->meets = state->usable ? state->facts.class_ : PENSTOCK_ANY;
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
-	/* On other routes the path meets the required class, so report why it misses the class
-	 * on this route. */
+	/* The path is of the required class in general, but not between this storage and this
+	 * device. So report the more exact reason that the path's probe stored for this pair. */
 	if (row->why == PENSTOCK_WHY_REQUIRE && state->err.code &&
 	    pst_paths[i]->traits.class_ >= in->require)
 		row->why = state->err.why;
@@ -207,8 +213,9 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row_set_fix(in, i, row);
 }
 
-/* The plan treats bytes of unknown residency as not cached. So in each row with the reason "not
- * cached", this function replaces that reason by the reason why residency is unknown. */
+/* If it is unknown whether the range is cached, the plan treats the range as not cached. So in each
+ * row with the reason "not cached", this function replaces that reason by the reason why the state
+ * of the cache is unknown. */
 static void rows_mark_unknown(struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
@@ -216,8 +223,8 @@ static void rows_mark_unknown(struct penstock_explanation *out)
 			row_set_why(&out->paths[i], out->resident_why);
 }
 
-/* Returns 1 if the range is cached, or 0 if it is not cached. If that is unknown, returns -1
- * and stores the reason in `why`. */
+/* Returns 1 if the range is in the kernel's page cache, or 0 if it is not. If that is unknown,
+ * returns -1 and stores the reason in `why`. */
 static int range_resident(struct penstock_storage *st, const struct penstock_seg *seg,
 			  enum penstock_why *why)
 {
@@ -225,8 +232,8 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		/* The storage has no page cache, or the range is so long that a request for it
-		 * would be refused. */
+		/* Report the range as not cached: the storage has no page cache, or the range is so
+		 * long that a request for it would be refused. */
 		return 0;
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
@@ -298,8 +305,8 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
 	snprintf(ours.device_text, sizeof(ours.device_text), "%s", seg.dev->facts.text);
-	/* Paths that are used only if a request names them come last in the table and are not
-	 * listed. */
+	/* Do not list the paths that are used only if a request names them. They come last in the
+	 * table. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
 		row_fill(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writes the topology of the machine, or the counters of a process, to a file descriptor, as text
- * or as JSON. `penstock topo` and `penstock stats` call it. It must never trust the counters of
- * another process.
+ * or as JSON. `penstock topo` and `penstock stats` call it. The process that wrote the counters may
+ * be hostile, so the code checks all that it reads from them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,8 @@
 #include "core/machine/topo_print.h"
 #include "core/machine/topo_read.h"
 
-/* Opens a stream on a duplicate of the descriptor, so that the caller's descriptor stays open. */
+/* Opens a stdio stream that writes to a duplicate of `fd`, so that closing the stream leaves the
+ * caller's descriptor open. */
 static FILE *output_open(int fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -102,8 +103,9 @@ static int stats_memfd_open(int pid)
 	return fd;
 }
 
-/* Terminates the text of a note and replaces its control characters, so that the note prints as
- * one line. Drops the note if the process was writing it while it was copied. */
+/* A note is a message to the user among the counters of a process. This function terminates its
+ * text with a NUL and replaces control characters, so that the note prints as one line. It drops
+ * the note if the process was changing the note while it was copied. */
 static void note_sanitize(struct pst_stats_note *note)
 {
 	if (note->begun != note->done)
@@ -114,7 +116,7 @@ static void note_sanitize(struct pst_stats_note *note)
 			*c = '?';
 }
 
-/* Returns the note with the lowest number above `after`, or NULL if there is none. */
+/* Returns the note with the lowest sequence number above `after`, or NULL if there is none. */
 static const struct pst_stats_note *note_next(const struct pst_stats *s, uint64_t after)
 {
 	const struct pst_stats_note *next = NULL;
@@ -173,8 +175,8 @@ static int stats_read(int pid, struct pst_stats *out)
 	return 0;
 }
 
-/* Returns a latency that the given share of the chunks did not exceed: the upper bound of a
- * bucket of the histogram. */
+/* Returns a latency in nanoseconds that the fraction `share` (0 to 1) of the path's chunks did not
+ * exceed. It is the upper bound of a bucket of the histogram path->latency. */
 static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 {
 	uint64_t total = 0, sum = 0;
@@ -297,7 +299,7 @@ int penstock_stats(int pid, int json, int fd)
 	FILE *f;
 	int ret;
 
-	pst_stats_get(); /* creates this process's counters, because `pid` may be this process */
+	pst_stats_get(); /* `pid` may be this process, so create its counters */
 	copy = malloc(sizeof(*copy));
 	if (!copy)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for the counters");

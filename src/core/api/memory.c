@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the public functions that allocate and free device memory, share it with other
- * processes, and pin host memory. Each call uses the function table of the device. No request
- * passes through this file.
+ * processes, and pin host memory. Each function calls the device backend's table of functions. Read
+ * and write requests do not use this file.
  */
 #include <unistd.h>
 
@@ -40,7 +40,8 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 	return ret ? pst_err_publish(&err) : 0;
 }
 
-/* Returns an error: the device cannot do `what`, for example "export memory". */
+/* Stores the error that the device cannot do `what`, for example "export memory", and returns its
+ * code. */
 static int fail_unsupported(const struct penstock_device *dev, const char *what)
 {
 	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);

@@ -3,7 +3,7 @@
  * Implements penstock_open, penstock_open_fd, penstock_commit and penstock_abort, with and without
  * options, penstock_close, penstock_storage_length and penstock_storage_get_info. Opening a URL
  * tries the kinds of storage in the backends' table, in order, until one accepts the URL. This file
- * must never name a backend, and no request passes through it.
+ * must never name a backend. Read and write requests do not use this file.
  */
 #include "core/api/storage.h"
 
@@ -23,7 +23,8 @@
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
-/* number of storages opened so far, from which each storage gets its cache_bit */
+/* Number of storages opened so far. From this number each storage gets its cache_bit: the bit that
+ * marks the storage in a lane's 64-bit mask of storages that the lane caches state of. */
 static _Atomic unsigned opened;
 
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
@@ -101,11 +102,12 @@ int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 	return storage_open(NULL, fd, opts, out);
 }
 
-/* A storage's commit or abort. */
+/* The type of the functions commit and abort in a storage's table of functions. */
 typedef int end_fn(struct penstock_storage *st, const struct penstock_end_opts *opts,
 		   struct pst_err *err);
 
-/* Calls the storage's commit or abort, which may be NULL. Returns -EBUSY if requests are in flight.
+/* Calls `end`, which is the storage's commit or abort function, or NULL if it has none. Returns
+ * -EBUSY if requests are in flight.
  */
 static int storage_end_writing(struct penstock_storage *st, end_fn *end,
 			       const struct penstock_end_opts *from)
@@ -167,12 +169,13 @@ void penstock_close(struct penstock_storage *st)
 		return;
 	pst_captured_close_storage(st);
 	while (atomic_load(&st->inflight)) {
-		/* The requests may run on inline lanes of this thread, which make no progress
-		 * outside this call. */
+		/* Requests may be in flight on inline lanes of this thread. An inline lane has no
+		 * thread of its own, so it makes progress only if this loop calls it. */
 		pst_devices_help();
 		pst_backoff(&times);
 	}
-	/* Wake the lanes only if a lane has cached state of this storage. */
+	/* Make the worker threads drop their cached state of this storage. This wakes all of them,
+	 * so skip it if none has cached any. */
 	if (atomic_load(&st->cached_by_lanes))
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_sum and penstock_crc32c_join. It sorts the caller's ranges by device, so that
- * each device gets all its ranges in one call: a call of a GPU takes much longer than the checksum
- * of a short range. No request passes through this file.
+ * Implements penstock_sum and penstock_crc32c_join. penstock_sum sorts the caller's ranges by
+ * device. So one call of a device's backend computes the checksums of all ranges on this device.
+ * Starting work on a GPU takes much longer than the checksum of a short range. Read and write
+ * requests do not use this file.
  */
 #include <stdlib.h>
 
@@ -11,11 +12,11 @@
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"
 
-/* smallest valid `size` of an element: with a smaller one, the struct lacks the member `crc32c` */
+/* smallest valid `size` of an element: a smaller struct would lack the output member `crc32c` */
 #define SIZE_MIN (offsetof(struct penstock_sum_args, crc32c) + sizeof(uint32_t))
 
-/* Copies element `i` of the caller's array to `out`, and finds the device of its range. A range of
- * no bytes needs no device. */
+/* Copies element `i` of the caller's array to `out`, and finds the device of its range. An empty
+ * range needs no device. */
 static int range_copy_in(const struct penstock_sum_args *sums, unsigned i, struct pst_sum *out,
 			 struct pst_err *err)
 {
@@ -51,7 +52,8 @@ static int range_copy_in(const struct penstock_sum_args *sums, unsigned i, struc
 	return 0;
 }
 
-/* Moves the ranges of the device of list[0] to the front. Returns their number. */
+/* Moves all ranges that are on the same device as list[0] to the front of the list. Returns their
+ * number. */
 static unsigned device_gather(struct pst_sum *list, unsigned count)
 {
 	unsigned end = 1;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_read, _write, _transfer and _prepare. A transfer submits one request to a
- * queue that the caller does not see, and waits. A request of at most 1 MiB runs on the calling
- * thread, so that no other thread must wake. This file must never carry a stream-ordered request,
- * because the thread that waits for it may be the one that feeds the stream.
+ * queue that the caller does not see, and waits for its completion. A request of at most 1 MiB runs
+ * on the calling thread, so that no other thread must wake. A request that starts when a CUDA
+ * stream reaches it is refused: the waiting thread may be the thread whose work the stream waits
+ * for.
  */
 #include <string.h>
 
@@ -13,8 +14,9 @@
 #include "core/queue/queue.h"
 #include "core/route/route.h"
 
-/* Spare queues for one-call transfers. A call takes a queue and puts it back. Queues belong to
- * no thread, so a thread that exits leaves no queue open. */
+/* Open queues for synchronous transfers, which are kept to avoid opening a queue for each transfer.
+ * A call takes a queue from this table and puts it back at its end. The queues belong to no thread,
+ * so a thread that exits leaves no queue open. */
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
@@ -31,8 +33,9 @@ static void spare_put(struct penstock_queue *q)
 	penstock_queue_close(q);
 }
 
-/* Takes a spare queue with enough segments, or opens one. While searching it closes the first
- * queue with too few segments, so that the table has room for the queue that it may open. */
+/* Takes a queue that accepts as many segments as the request has from the table `spare`, or opens
+ * one. While searching, it closes the first queue with too small a limit, so that the table has
+ * room for a newly opened queue. */
 static int spare_get(const struct penstock_req *req, struct penstock_queue **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -102,7 +105,8 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	return result;
 }
 
-/* Transfers one contiguous range. */
+/* Transfers one contiguous range: `len` bytes between offset `off` of the storage and the
+ * buffer. */
 static int64_t transfer_one(struct penstock_storage *st, struct penstock_device *dev, void *buf,
 			    size_t len, uint64_t off, enum penstock_op op)
 {
@@ -141,8 +145,8 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 		return pst_err_publish(&err);
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
-	/* Borrows a lane and returns it. The first borrowing opens the lane, so that the first
-	 * transfer need not do that. */
+	/* Borrow a lane of this device and give it back at once. The first borrowing opens the
+	 * lane, which takes time, so that the first transfer need not open it. */
 	lane = pst_pump_borrow(atomic_load(&dev->pump));
 	if (lane)
 		pst_pump_return(lane);

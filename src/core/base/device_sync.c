@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps driver calls that synchronise a whole device from running while a stream waits for a
- * request: see device_sync.h. Called by backends, by all code that frees or registers memory, and
- * by stream.c. This file must never make a driver call itself.
+ * Delays driver calls that synchronise a whole device until no CUDA stream of the device waits for
+ * a request of this library: see device_sync.h. Called by backends, by all code that frees or
+ * registers memory, and by core/queue/stream.c. This file must never make a driver call itself.
  */
 #include "core/base/device_sync.h"
 
 #include "core/base/clock.h"
 #include "core/base/spin.h"
 
-/* Lengths of the pauses that pst_device_sync_await imposes. The first pause takes FIRST_NS: a
- * request of some MiB completes within this time. Each further pause takes twice as long as the one
- * before, up to FIRST_MAX_NS. */
+/* Lengths, in ns, of the pauses that pst_device_sync_await imposes on threads that submit
+ * stream-ordered requests. The first pause takes FIRST_NS: a request of some MiB completes within
+ * this time. Each further pause takes twice as long as the one before, up to FIRST_MAX_NS. */
 #define FIRST_NS 5000000u
 #define FIRST_MAX_NS 320000000u
 
@@ -29,9 +29,10 @@ void pst_device_sync_end(struct penstock_device *dev)
 	atomic_fetch_sub(&dev->syncs, 1);
 }
 
-/* If stream-ordered requests followed each other without a gap, this function would never
- * return. So it makes threads pause before they submit another stream-ordered request. Every pause
- * has an end, because a waiting stream may depend on the paused thread. */
+/* Waits until no stream waits for a request. If threads submitted stream-ordered requests without a
+ * gap, this function would never return. So it makes these threads pause before they submit another
+ * such request. Every pause has an end, because a waiting stream may depend on the work of a paused
+ * thread. */
 void pst_device_sync_await(struct penstock_device *dev)
 {
 	uint64_t pause_ns = FIRST_NS, ask_ns = 0;
@@ -57,7 +58,8 @@ void pst_device_stream_enter(struct penstock_device *dev)
 
 	while ((until = atomic_load(&dev->sync_first_ns)) && pst_now_ns() < until)
 		pst_backoff(&times);
-	/* The count must include the stream before the stream starts to wait. */
+	/* Count the stream as waiting before it starts to wait, so that no synchronising driver
+	 * call begins in between. */
 	atomic_fetch_add(&dev->streams_waiting, 1);
 	while (atomic_load(&dev->syncs))
 		pst_backoff(&times);

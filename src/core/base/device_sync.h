@@ -2,9 +2,10 @@
 /*
  * Postpones driver calls that synchronise a whole device. A driver call that frees or unregisters
  * memory, and sometimes one that creates a stream, waits until every stream of the device is idle.
- * It holds the driver's lock meanwhile. A stream that waits for a request of this library may take
- * long to become idle. So the library makes such a call, if it can choose the time, while no
- * stream waits for a request. The application may make such calls at any time (core/lane/stage.h).
+ * Meanwhile the call holds the driver's lock. A stream that waits for a request of this library may
+ * take long to become idle. So the library delays its own calls of this kind, where it can, until
+ * no stream waits for a request. The application may make such calls at any time; core/lane/stage.h
+ * describes how the library copes with them.
  */
 #ifndef PST_CORE_DEVICE_SYNC_H
 #define PST_CORE_DEVICE_SYNC_H

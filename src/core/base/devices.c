@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of open devices: see devices.h. Called by the public device functions, by routes and
- * by inline lanes. Requests call only pst_device_find, at submit, if a segment names no device.
- * This file must never call a pump itself; it calls the device's hooks.
+ * The table of open devices: see devices.h. The public device functions, routes and inline lanes
+ * call this file. A request calls it only at submit: pst_device_find finds the device of a segment
+ * that names none. A device's pump is the set of its worker threads. This file must never call a
+ * pump itself; it calls the device's hooks, which are function pointers.
  *
- * Lock order: first route_lock of route.c, if a thread needs it, then device_lock, then
- * table_lock.
+ * Lock order: first route_lock of route.c, if a thread needs it, then device_lock, then table_lock.
  */
 #include "core/base/devices.h"
 
@@ -19,8 +19,9 @@
 
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_device *devices[PST_DEVICES_MAX];
-/* A thread that changes the table holds device_lock and this lock; a thread that only searches the
- * table may hold this lock alone. No thread waits for anything else while it holds this lock. */
+/* Guards `devices`. A thread that changes the table holds device_lock and this lock. A thread that
+ * only searches the table may hold this lock alone. No thread waits for anything else while it
+ * holds this lock. */
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static uint64_t last_serial; /* guarded by device_lock */
 
@@ -81,7 +82,7 @@ static int device_new(const char *name, const struct penstock_device_opts *opts,
 	return 0;
 }
 
-/* Finds the backend that the device's name belongs to, and lets it open the device. */
+/* Finds the first backend that accepts the device's name, and lets it open the device. */
 static int device_open_backend(struct penstock_device *dev, struct pst_err *err)
 {
 	for (unsigned i = 0; pst_devices[i]; i++) {
@@ -135,8 +136,8 @@ static bool pump_runs(const struct penstock_device *dev)
 	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
 }
 
-/* Makes the lanes of all other devices drop what they have cached about the closing device. Called
- * with device_lock held. */
+/* Makes the worker threads (lanes) of all other devices drop what they have cached about the
+ * closing device. Called with device_lock held. */
 static void invalidate_others(struct penstock_device *closing)
 {
 	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
@@ -144,15 +145,15 @@ static void invalidate_others(struct penstock_device *closing)
 			devices[i]->hooks->invalidate(devices[i], NULL, closing);
 }
 
-/* Closes a device without openers. Called with device_lock held. */
+/* Closes a device that no opener uses any more. Called with device_lock held. */
 static void device_end(struct penstock_device *dev)
 {
 	unsigned times = 0;
 
 	while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 		pst_backoff(&times);
-	/* Waits for the requests of this device, so that afterwards no stream waits for one of
-	 * them. */
+	/* Stop the device's worker threads, which waits for the device's requests. Afterwards no
+	 * stream waits for one of these requests. */
 	if (pump_runs(dev))
 		dev->hooks->stop(dev);
 	invalidate_others(dev);
@@ -163,8 +164,8 @@ static void device_end(struct penstock_device *dev)
 	device_free(dev);
 }
 
-/* Closes the devices that have no openers, and whose graphs are gone. Called with device_lock
- * held. */
+/* Closes the devices that no opener uses any more, and whose CUDA graphs with captured requests
+ * have all been destroyed. Called with device_lock held. */
 static void devices_sweep(void)
 {
 	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
@@ -241,8 +242,8 @@ int pst_device_start(struct penstock_device *dev, struct pst_err *err)
 {
 	int ret = 0;
 
-	/* Look for a running pump without the lock: a thread that closes another device may hold
-	 * the lock until that device's requests have completed. */
+	/* Check without the lock whether the device's worker threads run already. A thread that
+	 * closes another device may hold the lock until that device's requests have completed. */
 	if (pump_runs(dev))
 		return 0;
 	pthread_mutex_lock(&device_lock);
@@ -289,14 +290,14 @@ struct penstock_device *pst_device_find(const void *ptr)
 	struct penstock_device *host = NULL, *found = NULL;
 	struct pst_memory mem;
 
-	/* The caller promises that the pointer's device stays open. Other devices may be opened and
-	 * closed during the search. */
+	/* The device that owns the pointer cannot be closed during the search, because the caller
+	 * keeps it open. Other devices can be, so hold the lock. */
 	pthread_rwlock_rdlock(&table_lock);
 	for (unsigned i = 0; i < PST_DEVICES_MAX && !found; i++) {
 		struct penstock_device *dev = devices[i];
 
 		if (dev && dev->facts.is_host)
-			/* Memory that no other device owns belongs to the host device. */
+			/* If no other device owns the memory, the host device is returned. */
 			host = dev;
 		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
 			found = dev;

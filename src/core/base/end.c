@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements pst_end_check: see end.h. A signal handler may set the caller's cancel flag. So this
- * function polls the flag without a lock.
+ * Implements pst_end_check: see end.h. The function polls the caller's cancel flag without a lock,
+ * because a signal handler may set the flag.
  */
 #include "core/base/end.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors: see err.h. Contains the tables of reasons and each thread's last error, which is the
- * only thread-local state of the library. This file must never print; log.c does that.
+ * Implements errors: see err.h. Contains the tables with the texts of all reasons, and each
+ * thread's last error, which is the only thread-local state of the library. This file must never
+ * print; log.c does that.
  */
 #include "core/base/err.h"
 
@@ -24,7 +25,8 @@ static const char *const why_texts[] = {
 #undef TEXT
 };
 
-/* Returns the errno that belongs to a reason. pst_fail returns it to its callers. */
+/* Returns the positive errno that belongs to a reason. pst_fail returns its negative value to the
+ * callers. */
 static int errno_of_why(enum penstock_why why)
 {
 	switch (why) {
@@ -78,7 +80,8 @@ const char *pst_path_tail(const char *name)
 
 	if (len > NAME_MAX_BYTES)
 		name += len - NAME_MAX_BYTES;
-	/* The result must not start inside a UTF-8 sequence. */
+	/* The message must be valid UTF-8, so skip the rest of a multi-byte character that the cut
+	 * has split. */
 	while (((unsigned char)*name & 0xc0) == 0x80)
 		name++;
 	return name;
@@ -131,7 +134,8 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 
 	errno = code < 0 ? -code : code; /* lets %m in the format print this errno */
 	va_start(args, fmt);
-	/* Formatted here and not in thread_err, because an argument may point into thread_err. */
+	/* Format the message in `err` and copy it to thread_err afterwards, because an argument may
+	 * point into the old text of thread_err. */
 	err_fill(&err, code, why, fmt ? fmt : penstock_why_text(why), args);
 	va_end(args);
 	return pst_err_publish(&err);

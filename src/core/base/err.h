@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors. A function that fails returns a negative errno, and stores this code, the reason and a
- * sentence in the object that failed. The first function that knows the cause calls pst_fail,
- * and the functions above it only return the code. A synchronous public function also copies the
- * error to the calling thread with pst_err_publish; penstock_errmsg() returns the sentence of
- * that copy.
+ * Errors. A function that fails returns a negative errno. It also stores this code, the reason and
+ * a sentence in a struct pst_err. The first function that knows the cause calls pst_fail, and the
+ * functions above it only return the code. A synchronous public function also copies the error to
+ * the calling thread's error with pst_err_publish; penstock_errmsg() returns the sentence of that
+ * copy.
  */
 #ifndef PST_CORE_ERR_H
 #define PST_CORE_ERR_H
@@ -37,15 +37,15 @@ int pst_fail(struct pst_err *err, enum penstock_why why, const char *fmt, ...)
 int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Fills the calling thread's error, and returns -EINVAL: the argument `what`, for example "the
- * queue", is NULL. */
+/* Stores in the calling thread's error that the argument `what`, for example "the queue", is NULL.
+ * Returns -EINVAL. */
 int pst_fail_null(const char *what);
 
 /* Copies `err` to the calling thread's error and returns err->code. */
 int pst_err_publish(const struct pst_err *err);
 
-/* Returns the end of a long file name, or the whole name if it is short, so that a message with it
- * fits its buffer. The end of a path identifies a file better than its beginning. */
+/* Returns the last part of a file name that is too long for a message buffer, or the whole name if
+ * it is short enough. The end of a path identifies a file better than its beginning. */
 const char *pst_path_tail(const char *name);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fork generation and the hooks that run in the child: see fork.h. Every other file of core
- * may call this one. It must never allocate memory: another thread of the parent may have held the
- * allocator's lock during the fork, and no thread of the child releases that lock.
+ * Counts forks, and runs registered functions (hooks) in the child of each fork: see fork.h. Every
+ * other file of core may call this one. It must never allocate memory: another thread of the parent
+ * may have held the allocator's lock during the fork, and no thread of the child releases that
+ * lock.
  */
 #include "core/base/fork.h"
 
@@ -21,14 +22,15 @@ static void fork_in_child(void)
 {
 	unsigned count = atomic_load(&hook_count);
 
-	/* The child cannot use the parent's objects, because the parent's lanes do not run in the
-	 * child. */
+	/* Increment the fork generation, so that the child's public functions refuse objects that
+	 * the parent has opened. Their worker threads do not run in the child. */
 	atomic_fetch_add(&pst_fork_count, 1);
 	for (unsigned i = 0; i < count && i < HOOKS_MAX; i++) {
 		fork_hook_fn *hook = atomic_load(&hooks[i]);
 
-		/* the entry is NULL if a thread was about to store the hook at the fork; then
-		 * no thread has taken the hook's lock yet */
+		/* The entry is NULL if another thread was between incrementing hook_count and
+		 * storing its hook when the process forked. Then no thread has taken the hook's
+		 * lock yet. */
 		if (hook)
 			hook();
 	}
@@ -44,7 +46,7 @@ void pst_fork_hook(void (*hook)(void))
 	unsigned at = atomic_fetch_add(&hook_count, 1);
 
 	if (at >= HOOKS_MAX)
-		abort(); /* HOOKS_MAX is too small */
+		abort(); /* a programming error: the code has more than HOOKS_MAX hooks */
 	atomic_store(&hooks[at], hook);
 }
 

@@ -11,9 +11,9 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-/* Pushes `node`. The taking thread may take `node`, and even free it, before the macro ends.
- * `order` is the memory order of the push: release, or seq_cst if the pushing thread then reads a
- * flag of the taking thread. */
+/* Pushes `node`. The thread that takes the stack may take and even free `node` before the macro
+ * ends. `order` is the memory order of the push: release, or seq_cst if the pushing thread then
+ * reads a flag of the taking thread. */
 #define PST_LIFO_PUSH(head, node, link, order)                                                  \
 	do {                                                                                    \
 		(node)->link = atomic_load_explicit(head, memory_order_relaxed);                \

@@ -25,8 +25,8 @@ static int level_parse(const char *name, size_t len)
 	return -1;
 }
 
-/* Copies PENSTOCK_LOG to `setting`. Warns of a level that does not exist, because otherwise the
- * user would not learn why the expected lines are missing. */
+/* Copies the environment variable PENSTOCK_LOG to `setting`. Warns of a level name that does not
+ * exist, because otherwise the user would not learn why the expected lines are missing. */
 static void setting_read(void)
 {
 	const char *env = getenv("PENSTOCK_LOG"), *item = setting;
@@ -53,8 +53,9 @@ static void setting_read(void)
 	}
 }
 
-/* Returns the level of a backend: the level that PENSTOCK_LOG sets for this backend. If there
- * is none, returns the level that PENSTOCK_LOG sets for all backends, or else `warn`. */
+/* Returns the lowest importance at which messages of a backend are written: the level that
+ * PENSTOCK_LOG sets for this backend. If it sets none, returns the level that it sets for all
+ * backends, or else `warn`. */
 static int backend_level(const char *backend)
 {
 	int common = PST_LOG_WARN, own = -1;

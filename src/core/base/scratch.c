@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Provides scratch memory and written blocks for test transfers: see scratch.h. Called by
- * canary.c, and by the probes of paths while a route is being made. These functions must never
- * touch the memory of a request.
+ * Provides device memory for test transfers, and finds blocks of a file that contain written bytes:
+ * see scratch.h. Called by canary.c, and by the probes of paths while the library examines a pair
+ * of storage and device. These functions must never touch the memory of a request.
  */
 #include "core/base/scratch.h"
 
@@ -17,9 +17,9 @@ int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err
 	return *out ? 0 : dev->ops->alloc(dev, PST_SCRATCH_BYTES, out, err);
 }
 
-/* Frees the memory, unless a stream waits for a request: freeing waits for all streams of the
- * device. If a stream waits, the function keeps the memory for the next test. The last close of
- * the device frees the kept memory. */
+/* Frees the memory, unless a CUDA stream waits for a request of this library. Freeing waits for all
+ * streams of the device, so in that case the function keeps the memory for the next test transfer.
+ * The last close of the device frees the kept memory. */
 void pst_scratch_put(struct penstock_device *dev, void *mem)
 {
 	void *none = NULL;
@@ -27,8 +27,8 @@ void pst_scratch_put(struct penstock_device *dev, void *mem)
 	if (!pst_device_sync_begin(dev)) {
 		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
 			return;
-		/* The device already keeps the memory of another test, so free this memory, and
-		 * wait until that is possible. */
+		/* Only one piece of memory can be kept, and the device already has one. So wait
+		 * until no stream waits for a request, and free this memory. */
 		pst_device_sync_await(dev);
 	}
 	dev->ops->free(dev, mem, NULL);

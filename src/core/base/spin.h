@@ -3,8 +3,8 @@
  * Lets a thread poll for a short time before it sleeps. If events come every few microseconds,
  * waking the thread costs more time than polling until the next event. If events are rare, polling
  * wastes CPU time. So after polling without success, a thread sleeps the next few times without
- * polling first. Each further failure doubles that number of times. Used by lanes and by threads
- * that wait for requests. Each struct pst_spin belongs to one thread.
+ * polling first. Each further failure doubles that number of times. Used by worker threads and by
+ * threads that wait for requests. Each struct pst_spin belongs to one thread.
  */
 #ifndef PST_CORE_SPIN_H
 #define PST_CORE_SPIN_H
@@ -17,23 +17,24 @@
 #include "core/base/clock.h"
 #include "penstock.h"
 
-/* Maximum times in ns that a thread polls before it sleeps. To sleep and to wake takes about 5 us
- * of CPU time. With effort PENSTOCK_THRIFTY, a thread polls for no more than twice this time. */
+/* Maximum times in ns that a thread polls before it sleeps: PST_SPIN_THRIFTY_NS for requests with
+ * effort PENSTOCK_THRIFTY, which prefer little CPU time, and PST_SPIN_NS for others. Falling asleep
+ * and waking up take about 5 us of CPU time. The thrifty maximum is twice this time. */
 #define PST_SPIN_THRIFTY_NS 10000u
 #define PST_SPIN_NS 50000u
-/* Maximum polling time after a short request with effort PENSTOCK_FAST. After such a request the
- * thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds to
- * wake, which is longer than the read itself. */
+/* Maximum polling time in ns after a short request with effort PENSTOCK_FAST. After such a request
+ * the thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds
+ * to wake, which is longer than the read itself. */
 #define PST_SPIN_FAST_NS 500000u
 #define PST_SPIN_SHORT (64u << 10) /* a request of at most this many bytes counts as short */
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {
-	/* Maximum polling time, which pst_spin_limit returned for the last request. */
+	/* Maximum polling time in ns: what pst_spin_limit returned for the last request. */
 	unsigned limit_ns;
 	uint64_t since; /* time at which the thread began to poll, in ns; 0 if it does not poll */
-	unsigned skips; /* number of sleeps without polling after the last failed polling */
-	unsigned left;	/* number of sleeps without polling that remain */
+	unsigned skips; /* after a failed polling, how many times to sleep without polling */
+	unsigned left;	/* how many of these sleeps remain */
 };
 
 /* Returns for how long a thread may poll for the next event of a request of `len` bytes. */
@@ -68,9 +69,9 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	return false;
 }
 
-/* Waits a moment. Called in loops that wait for an event which wakes no thread. Such an event
- * may take as long as a read. *times counts the calls and starts at 0. The first 100 calls
- * yield the CPU, later calls sleep for 100 us. */
+/* Waits a moment in a loop that polls for an event. No other thread wakes the loop when the event
+ * comes, which may take as long as a read. *times counts the calls and starts at 0. The first 100
+ * calls yield the CPU, later calls sleep for 100 us. */
 static inline void pst_backoff(unsigned *times)
 {
 	if ((*times)++ < 100)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creates the memory of the process's counters at their first use: see stats.h. Other processes
- * (`penstock stats`) map this memory, so it must never contain a pointer.
+ * Creates the shared memory for the process's counters at their first use: see stats.h. Other
+ * processes (`penstock stats`) map this memory, so it must never contain a pointer.
  */
 #include "core/base/stats.h"
 
@@ -25,7 +25,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
 static ino_t memfd_ino; /* inode of the memfd; shows whether `memfd` still refers to it */
-/* Serialises threads that write notes. A thread that holds it takes no other lock. */
+/* Serialises threads that write notes (messages in the counters). A thread that holds it takes no
+ * other lock. */
 static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void stats_reset_in_child(void)
@@ -33,9 +34,9 @@ static void stats_reset_in_child(void)
 	static const pthread_once_t unused = PTHREAD_ONCE_INIT;
 	struct stat stat;
 
-	/* Through the inherited memfd, other processes would take the parent's counters for the
-	 * child's. So close it; the child creates its own counters when it first uses the
-	 * library. */
+	/* The child inherits the memfd with the parent's counters. `penstock stats` would print
+	 * them as the child's, so close the memfd. The child creates its own counters when it first
+	 * uses the library. */
 	atomic_store(&pst_stats_ready, NULL);
 	stats = &fallback;
 	memset(&fallback, 0, sizeof(fallback));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chunk's life on its lane: how it is taken from the pool, transferred to or from the storage,
- * copied, and completed. A chunk that failed on one path is retried on the next path that the
- * request's class allows. Reports count the CPU copies and memory traffic of the failed try, but
- * do not count its bytes as transferred. Paths and the lane's loop call these functions, on the
- * lane's thread only. They must never allocate memory, with one exception: a lane that a caller's
- * thread has borrowed opens a copy queue at its first copy to a device.
+ * Implements the life of a chunk, which is a range of bytes that moves as one unit. A lane, usually
+ * a worker thread, takes a chunk from its pool, transfers it to or from the storage, copies it, and
+ * completes it. A chunk that failed on one path is retried on the next path that the request's
+ * class allows. Reports count the CPU copies and memory traffic of the failed try, but do not count
+ * its bytes as transferred. Paths and the lane's loop call these functions, on the lane's thread
+ * only. They must never allocate memory, with one exception: a lane that a caller's thread has
+ * borrowed opens a copy queue at its first copy to a device.
  */
 #include "core/lane/chunk.h"
 
@@ -26,15 +27,16 @@
 #include "core/request/spans.h"
 #include "core/request/plan.h"
 
-/* While older copies keep the device busy, the lane records one ticket for several copies, which
- * together have at least this many bytes. It is half of a lane's ring, so that drives can fill the
- * other half at the same time. */
+/* A ticket is a number that the lane records in the device's copy queue after some copies, and
+ * later queries to find out whether these copies are done. While older copies keep the device busy,
+ * the lane records one ticket for several copies, which together have at least this many bytes. It
+ * is half of a lane's staging memory, so that drives can fill the other half at the same time. */
 #define RECORD_BYTES (8u << 20)
-/* Copies of fewer bytes get their ticket in the next turn of the lane, or when older copies are
- * done. */
+/* Copies of fewer bytes in total get their ticket in the next pass of the lane's loop, or when
+ * older copies are done. */
 #define RECORD_MIN (256u << 10)
 #define COPYQ_WAITS (PST_LANE_CHUNKS + PST_PASSED_MAX)
-#define TICKETS 8 /* number of tickets that are likely in flight on one copy queue */
+#define TICKETS 8 /* expected number of tickets in flight on one copy queue */
 
 /* ---- the pool ---- */
 
@@ -146,7 +148,8 @@ void pst_chunk_direct_end(struct pst_chunk *chunk)
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return; /* a chunk that only syncs, for example, has no route */
+		return; /* nothing to subtract; the chunk may have no route, for example if it only
+			 * syncs */
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
@@ -179,9 +182,10 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Returns an error if the storage must cancel the chunk's transfers: the storage can cancel, and
- * the request is cancelled or its deadline has passed. Otherwise returns 0. Only the caller can
- * cancel a sync, because a deadline has no effect on a request whose bytes are already written. */
+/* Returns an error, such as -ECANCELED, if the chunk's transfer must be cancelled, or 0 if it may
+ * go on. It must be cancelled if the caller has cancelled the request. If the storage can cancel
+ * transfers, it must also be cancelled once the request's deadline has passed. A sync is not
+ * cancelled at the deadline, because its bytes are already written. */
 static int chunk_is_cut(const struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_io *io = &chunk->io;
@@ -193,7 +197,8 @@ static int chunk_is_cut(const struct pst_chunk *chunk, struct pst_err *err)
 	return pst_req_is_abandoned(chunk->req, err) ? err->code : 0;
 }
 
-/* Lets the lane cancel the chunk's transfer at the deadline of its request. */
+/* Makes the lane wake at the deadline of the chunk's request, so that it then cancels the chunk's
+ * transfer. */
 static void chunk_expect_cut(const struct pst_chunk *chunk)
 {
 	struct pst_lane *lane = chunk->lane;
@@ -209,13 +214,14 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 	const struct pst_storage_ops *ops = io->st->ops;
 	int ret;
 
-	/* A transfer that starts after a cancel would not be cancelled: the lane asks the storage
-	 * to cancel only those transfers that are in progress when it handles the cancel. */
+	/* If the request is cancelled already, do not start the transfer. The lane asks the storage
+	 * to cancel only the transfers that are in progress at the time of the cancel. */
 	if (ops->cancel && chunk_is_cut(chunk, &chunk->err))
 		return chunk->err.code;
 	if (ops->cancel)
 		chunk_expect_cut(chunk);
-	/* Set before the call, because the call may complete the transfer. */
+	/* Set this before calling the storage, because that call may complete the transfer and
+	 * clear it. */
 	chunk->io_started = true;
 	ret = io->op == PST_IO_FILL    ? ops->fill(io)
 	      : io->op == PST_IO_DRAIN ? ops->drain(io)
@@ -331,7 +337,7 @@ struct pst_copyq *pst_copyq_within(struct pst_lane *lane, struct penstock_device
 	return copyq_find(lane, dev, true);
 }
 
-/* State of one call of chunk_queue_copies. */
+/* State of one call of chunk_queue_copies, which it passes to chunk_copy_part. */
 struct copying {
 	struct pst_chunk *chunk;
 	uint64_t bytes;
@@ -340,7 +346,8 @@ struct copying {
 	enum penstock_op op;
 };
 
-/* Queues the copy of one part of a segment. pst_span_parts calls it for each part. */
+/* Queues the copy of one part of a segment: a rectangle of memory on one device. pst_span_parts
+ * calls this function for each part. */
 static int chunk_copy_part(void *arg, const struct pst_part *part)
 {
 	struct copying *c = arg;
@@ -390,8 +397,9 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* Records one ticket for all copies that were queued since the last ticket. One ticket serves many
- * copies because each ticket makes the GPU's copy engine pause for about 4 us (H200). */
+/* Records one ticket, by which the lane later checks for completion, for all copies that were
+ * queued since the last ticket. One ticket serves many copies because each ticket makes the GPU's
+ * copy engine pause for about 4 us (H200). */
 static void copyq_record(struct pst_copyq *copyq)
 {
 	uint64_t ticket = 0;
@@ -408,26 +416,27 @@ static void copyq_record(struct pst_copyq *copyq)
 	copyq->unrecorded_bytes = 0;
 }
 
-/* Returns whether a ticket must be recorded: the copies without a ticket have enough bytes, or
- * no older copy keeps the device busy. */
+/* Returns whether the lane must record a ticket for the newest copies now. It must if the copies
+ * without a ticket have RECORD_BYTES or more, or if no older copy keeps the device busy. */
 static bool copyq_record_due(const struct pst_copyq *copyq)
 {
 	return copyq->unrecorded_bytes >= RECORD_BYTES ||
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
-/* Returns whether the lane shall wait with the ticket for the newest copies until the queue's older
- * copies are done. It shall if the lane's copies together have few bytes: more copies may come
- * meanwhile, and all of them then share driver calls and a ticket. If there are no older copies,
- * the newest need the ticket at once, because nothing would wake the lane later. */
+/* Returns whether the lane shall delay the ticket for the newest copies until the queue's older
+ * copies are done. It shall if all copies in flight on the lane have fewer than RECORD_MIN bytes.
+ * More copies may come meanwhile, and all of them then share driver calls and a ticket. If there
+ * are no older copies, the newest need the ticket at once, because nothing would wake the lane
+ * later. */
 static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *copyq)
 {
 	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
 }
 
-/* Called when one copier has completed all its copies of the chunk. After the last copier the
- * chunk's path continues. If another lane has queued the copies, the chunk first returns to its own
- * lane. */
+/* Called when one device's copy queue has completed its copies of the chunk. After the last of the
+ * chunk's copy queues, the chunk's path continues. If another lane has queued the copies, that lane
+ * first passes the chunk back to the lane that owns it. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
 	struct pst_lane *own = chunk->lane;
@@ -449,7 +458,8 @@ static void chunk_copies_done(struct pst_chunk *chunk, int result)
 	pst_inbox_wake(own);
 }
 
-/* Queues the chunk's copies on the copy queues of its copy_lane, whose thread calls this. */
+/* Queues the chunk's copies on the copy queues of chunk->copy_lane. Only the thread of that lane
+ * may call this function. */
 static void chunk_queue_copies(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -458,7 +468,8 @@ static void chunk_queue_copies(struct pst_chunk *chunk)
 	int ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, chunk->copy_len,
 				 chunk_copy_part, &c);
 
-	/* Starts at 1, so that the path cannot continue before all copiers are counted. */
+	/* `waits` counts the copy queues that have not completed. It starts at 1, so that it cannot
+	 * reach 0 before this loop has counted all of them. */
 	chunk->waits = 1;
 	lane->copies++;
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
@@ -480,8 +491,8 @@ static void chunk_queue_copies(struct pst_chunk *chunk)
 	chunk_copies_done(chunk, ret);
 }
 
-/* Returns the lane to which the chunk's copies shall be passed, or NULL if the chunk's own lane
- * queues them. */
+/* Returns the lane that shall queue the chunk's copies in place of the chunk's own lane, or NULL if
+ * the own lane queues them. */
 static struct pst_lane *chunk_pass_to(const struct pst_chunk *chunk)
 {
 	const struct pst_request *req = chunk->req;
@@ -491,8 +502,9 @@ static struct pst_lane *chunk_pass_to(const struct pst_chunk *chunk)
 	    chunk->residency != PST_WARM || req->spans[chunk->span].plan->mixed < 2)
 		return NULL;
 	first = pst_pump_first_lane(req);
-	/* The copies are passed only if that lane starts a chunk of the same storage. Otherwise a
-	 * storage that does not answer could stop copies of other storages' bytes. */
+	/* Pass the copies only while the first lane starts a chunk of the same storage. Otherwise a
+	 * storage that does not answer would stop that lane, and with it copies of other storages'
+	 * bytes. */
 	return first != chunk->lane &&
 			       atomic_load_explicit(&first->drives, memory_order_relaxed) == req->st
 		       ? first
@@ -504,7 +516,7 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 {
 	struct pst_lane *other;
 
-	if (chunk->req->stage) { /* the stream makes the copies */
+	if (chunk->req->stage) { /* stream-ordered: the stream makes the copies */
 		after(chunk, 0);
 		return 0;
 	}
@@ -525,7 +537,8 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	return 0;
 }
 
-/* Moves the chunks that other lanes have passed to the end of the lane's list. */
+/* Moves the chunks that other lanes have passed to this lane for copying from lane->passed to the
+ * end of the list lane->passed_todo. */
 static void passed_take(struct pst_lane *lane)
 {
 	struct pst_chunk *list;
@@ -538,7 +551,8 @@ static void passed_take(struct pst_lane *lane)
 		lane->passed_todo_end = &(*lane->passed_todo_end)->next;
 }
 
-/* Continues the chunks whose copies another lane has completed. Returns their count. */
+/* Continues the chunks of this lane whose copies another lane has completed. Returns their
+ * count. */
 static int returned_take(struct pst_lane *lane)
 {
 	struct pst_chunk *list;
@@ -584,8 +598,9 @@ int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 
 		if (how != PST_REAP_LOOK && !copyq_may_hold(lane, copyq))
 			copyq_record(copyq);
-		/* A chunk that completes in this loop may queue more copies. The loop ends before
-		 * copies that have no ticket yet. */
+		/* A chunk that completes in this loop may queue more copies at the end of the
+		 * queue. The loop stops at the first copy that has no ticket, because it cannot be
+		 * queried. */
 		while (copyq->tail - copyq->head > copyq->unrecorded) {
 			const unsigned at = copyq->head % COPYQ_WAITS;
 			uint64_t ticket = copyq->waits[at].ticket;
@@ -625,7 +640,7 @@ int pst_copy_now(struct pst_lane *lane, struct penstock_device *dev, const struc
 
 /* ---- completion ---- */
 
-/* Adds the chunk to the process's statistics. */
+/* Adds the chunk, which has completed with `result`, to the counters of the process. */
 static void chunk_count(const struct pst_chunk *chunk, int result)
 {
 	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
@@ -643,12 +658,12 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
-/* Defers the chunk, so that the lane starts its first `len` bytes on `path`. The remaining
- * bytes move after these first bytes. */
+/* Puts the chunk on the lane's list of deferred chunks. The lane then starts the first `len` bytes
+ * of the chunk on `path`, and its remaining bytes after them. */
 static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 {
 	chunk_put_slot(chunk);
-	pst_chunk_direct_end(chunk); /* the path may not have ended its direct transfer yet */
+	pst_chunk_direct_end(chunk); /* in case the path has not ended its transfer */
 	chunk->path = (uint8_t)path;
 	chunk->timed = false;
 	chunk->timed_ns = 0;
@@ -663,9 +678,10 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Chooses the next path that the request's class allows for a chunk that cannot stay on its path.
- * `why` says why it cannot. Counts a retry. Returns -1 if no path is left, if the request is
- * cancelled or has failed, or if its deadline has passed and the storage can cancel transfers. */
+/* Chooses the next path for a chunk that cannot stay on its path for the reason `why`. Only paths
+ * that the request's class allows are chosen. Counts a retry. Returns -1 if no path is left, if the
+ * request is cancelled or has failed, or if its deadline has passed and the storage can cancel
+ * transfers. */
 static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, uint64_t *len,
 			   uint32_t *pad)
 {
@@ -677,8 +693,8 @@ static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, u
 		return -1;
 	chunk->tried |= (uint16_t)(1u << chunk->path);
 	next = pst_claim_retry(chunk, true, len, pad);
-	/* The report then gives this failure as the reason why the path was not used, instead
-	 * of any earlier reason. */
+	/* Store this failure as the reason that the request's report gives for not using the path.
+	 * It replaces any earlier reason. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)why->why,
 			      memory_order_relaxed);
 	if (next < 0)
@@ -741,8 +757,9 @@ static bool chunk_retry(struct pst_chunk *chunk)
 	return true;
 }
 
-/* Counts completed bytes of a request. If these bytes complete a phase and another phase
- * follows, puts the request on the lane's list and begins the next phase. */
+/* Adds `bytes` to the completed bytes of a request. A write may have several phases, for example
+ * its whole blocks, its unaligned edges and a sync. If the phase is complete and another one
+ * follows, the function begins that phase and puts the request on the lane's list. */
 static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uint64_t bytes)
 {
 	if (!pst_req_bytes_done(req, bytes))
@@ -751,7 +768,8 @@ static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uin
 	pst_req_begin_phase(req);
 }
 
-/* Fails a chunk, including the bytes in chunk->rest, and its request. */
+/* Fails the request of a chunk, and completes the chunk. The bytes that the chunk would move after
+ * its first ones (chunk->rest) count as failed, too. */
 static void chunk_fail(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -765,7 +783,8 @@ static void chunk_fail(struct pst_chunk *chunk)
 	chunk_bytes_done(lane, req, len);
 }
 
-/* Continues a chunk whose first `len` bytes are done: the bytes in `rest` become its new range. */
+/* Called when the first bytes of a chunk (chunk->len) are done. Its remaining bytes (chunk->rest)
+ * become its new range, and the lane starts them. */
 static void chunk_continue(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -792,8 +811,9 @@ static void chunk_continue(struct pst_chunk *chunk)
 	chunk_bytes_done(lane, req, done);
 }
 
-/* A chunk that is retried on another path has started before the deadline. So only a cancel
- * abandons such a chunk, unless its storage cancels transfers at the deadline. */
+/* A chunk that has not started is abandoned after a cancel or at the request's deadline. A chunk
+ * that is retried on another path has started before the deadline. So only a cancel abandons it,
+ * unless its storage can cancel transfers at the deadline. */
 bool pst_chunk_abandon(struct pst_chunk *chunk)
 {
 	if (chunk->tries ? !chunk_is_cut(chunk, &chunk->err)
@@ -819,7 +839,8 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 	if (result && chunk_retry(chunk))
 		return;
 	if (result) {
-		/* The storage tells only that the transfer was cancelled, and not why. */
+		/* -ECANCELED does not contain the reason for the cancel. So store in chunk->err
+		 * whether the caller or the deadline was the reason. */
 		if (result == -ECANCELED)
 			chunk_is_cut(chunk, &chunk->err);
 		if (!chunk->err.code)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements claiming: a lane reserves the next bytes of a request as one chunk. The chunk has as
- * many bytes as the best path can carry. The storage reports whether the bytes are in the page
- * cache, the plan lists the paths in order of preference, and alignment decides how many bytes a
- * path can carry. Lanes call pst_claim for each chunk. At submit, admit.c checks that every byte
- * has a path. Lanes that claim from the same request share only req->next, and take no lock. If the
- * plan mixes paths, each of a request's lanes has a path of its own: the first lanes use the first
- * path, and the other lanes use the next. This file must never start a transfer.
+ * Implements claiming: a lane (a worker loop) reserves the next bytes of a request as one chunk,
+ * and no other lane then moves them. The chunk has as many bytes as the best path can carry. The
+ * storage reports whether the bytes are in the page cache, the plan lists the paths in order of
+ * preference, and alignment decides how many bytes a path can carry. Lanes call pst_claim for each
+ * chunk. At submit, admit.c checks that every byte has a path. Lanes that claim from the same
+ * request share only req->next, and take no lock. If the plan mixes paths, it uses several at the
+ * same time: a request's first lanes use the first path, and its other lanes use the next. This
+ * file must never start a transfer.
  */
 #include "core/lane/claim.h"
 
@@ -18,21 +19,24 @@
 #include "core/request/spans.h"
 #include "core/request/plan.h"
 
-/* A range of this length that is only partly cached counts as not cached. */
+/* Minimum length in bytes of a query whether bytes are in the page cache. If a range of this length
+ * is only partly cached, it counts as not cached. */
 #define QUERY_MIN (64u << 10)
-/* Maximum length of one residency query. The kernel visits each folio of the range: 128 MiB take 32
- * us if the folios are large, 2 ms if they are small. */
+/* Maximum length in bytes of one query whether bytes are in the page cache. The kernel visits each
+ * folio of the range: 128 MiB take 32 us if the folios are large, 2 ms if they are small. */
 #define QUERY_MAX (128u << 20)
-/* Maximum length of a chunk whose bytes are cached according to a residency probe only. If they are
- * not cached after all, the chunk is slow. */
+/* Maximum length in bytes of a chunk that is assumed to be cached because a test read of other
+ * bytes was fast (a residency probe). If the chunk's bytes are not cached after all, reading them
+ * is slow, so the chunk is short. */
 #define BLIND_MAX (32u << 20)
 
-/* A chunk may end up to this many bytes earlier, so that its end does not cut a single byte off a
- * row. */
+/* Maximum number of bytes by which a chunk is shortened to avoid that its end separates a single
+ * byte from the rest of a row. */
 #define SHORTEN_MAX 4
-#define CHUNK_MIN 16u /* a residency query must not shorten a chunk to fewer bytes */
+#define CHUNK_MIN 16u /* minimum length of a chunk that a query of the page cache shortens */
 
-/* Returns how many bytes of the request's phase are not claimed, from `place` on. */
+/* Returns how many bytes of the request's current phase no lane has claimed, from position
+ * place->pos on. */
 static uint64_t place_rest(const struct pst_request *req, const struct pst_place *place)
 {
 	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
@@ -41,9 +45,10 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 }
 
 /* Returns the minimum number of unclaimed bytes with which a lane may start a chunk on a mixed
- * path: the path at position `at` of the list for warm bytes. With fewer, the other lanes would be
- * done long before this chunk. If other requests are in flight, those lanes carry these requests
- * meanwhile, so fewer bytes are enough. */
+ * path, while other lanes use the plan's next path. `at` is the path's position in the plan's list
+ * for cached bytes. With fewer bytes, the other lanes would finish the request long before this
+ * chunk. If other requests are in flight, the other lanes work on those meanwhile, so fewer bytes
+ * are enough. */
 static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
 			    unsigned at)
 {
@@ -56,11 +61,12 @@ static uint64_t mixed_least(const struct pst_request *req, const struct pst_plac
 	return pst_plan_least(plan, paths, PST_WARM, at);
 }
 
-/* Returns the position in the plan's list for warm bytes at which a lane begins. `nth` is the
- * lane's index among the lanes that share the request. If the plan mixes paths, each mixed path
- * except the last gets as many lanes as it needs for full speed, and the last gets all other lanes.
- * Near the end of the request, all lanes use the last mixed path. A stream-ordered request uses
- * only the last, because the other mixed paths call the device's driver. */
+/* Returns the position in the plan's list of paths for cached bytes at which a lane begins. `nth`
+ * is the lane's index among the lanes that share the request. A plan with mixed paths uses several
+ * paths of the list at the same time. Each of them except the last gets as many lanes as it needs
+ * for full speed, and the last gets all other lanes. Near the end of the request, all lanes use the
+ * last mixed path. A stream-ordered request uses only the last, because the other mixed paths call
+ * the device's driver. */
 static unsigned warm_first(struct pst_request *req, const struct pst_place *place, unsigned nth)
 {
 	const struct pst_plan *plan = place->span->plan;
@@ -82,13 +88,14 @@ static unsigned warm_first(struct pst_request *req, const struct pst_place *plac
 	return at;
 }
 
-/* Returns whether the plan mixes the path with the next path of its list. */
+/* Returns whether the plan uses the path at the same time as the next path of its list. */
 static bool path_is_mixed(const struct pst_place *place, const struct pst_path_facts *facts)
 {
 	return facts->mixed_max && place->span->plan->mixed > 1;
 }
 
-/* Returns the maximum length of a chunk on the path, whatever the size of a slot. */
+/* Returns the maximum length in bytes of a chunk on the path. The size of a staging slot may limit
+ * a chunk further. */
 static uint64_t path_chunk_max(const struct pst_request *req, const struct pst_place *place,
 			       const struct pst_path_facts *facts)
 {
@@ -103,9 +110,9 @@ static uint64_t path_chunk_max(const struct pst_request *req, const struct pst_p
 
 /*
  * Asks the storage whether the first bytes of `place` are in the page cache, and shortens
- * place->len to the bytes that the answer is about. The length of each query depends on the
- * answers to earlier queries. So a file that is cached in long runs costs few queries, and a
- * file that is cached in short runs costs about one query for each run.
+ * place->len to the bytes that the answer is about. The length of each query depends on the answers
+ * to earlier queries. So a file of which long ranges are cached costs few queries. If the cached
+ * ranges are short, each of them costs about one query.
  */
 static enum pst_residency query_residency(struct pst_request *req, struct pst_place *place)
 {
@@ -113,7 +120,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->residency_kib, memory_order_relaxed)
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
-	/* `useful` is the maximum length of a chunk of cached bytes */
+	/* `useful`: maximum length of a chunk of cached bytes; a longer query is of no use */
 	uint64_t next, useful = QUERY_MAX, was = len;
 	bool shortened = false;
 	enum penstock_why why = PENSTOCK_WHY_NONE;
@@ -135,7 +142,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 			break;
 		shortened = true;
 		len = len / 2 < QUERY_MIN ? QUERY_MIN : len / 2;
-		/* End at a multiple of QUERY_MIN, where most cached runs end. */
+		/* End the queried range at a file offset that is a multiple of QUERY_MIN, because
+		 * most cached ranges end there. */
 		if (place->off % QUERY_MIN)
 			len -= (place->off + len) % QUERY_MIN;
 		if (len < CHUNK_MIN || len > place->len)
@@ -146,12 +154,12 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		return pst_residency_verdict(req->st);
 	}
 	next = len < (1u << 28) ? len * 2 : len;
-	/* The answer for a short span says nothing about the next span, so its length must not
-	 * make the next query short. */
+	/* The answer for a short range says nothing about the bytes after it, so its length must
+	 * not make the next query short. */
 	if (next < QUERY_MIN)
 		next = QUERY_MIN;
-	/* A lane with short chunks must not shorten the queries of a lane with long chunks
-	 * either. */
+	/* Lanes of one request share the length of the next query. So a lane with short chunks must
+	 * not shorten it for a lane with long chunks on another path. */
 	if (plan->mixed > 1 && !shortened && next < was)
 		next = was;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);
@@ -161,12 +169,12 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 }
 
 /*
- * Limits the length of a chunk near the start and the end of a request. The first chunks are
- * short, so that the device can copy them while later chunks are being read. The last chunks are
- * short, so that no lane still works on a long chunk when the other lanes are done. The limit is
- * the smaller of two numbers: a lane's share of the bytes claimed so far, and half of a lane's
- * share of the bytes left. If other lanes use another path meanwhile, it is a quarter instead of
- * half.
+ * Limits the length of a chunk near the start and the end of a request. The first chunks are short,
+ * so that the device can copy them while later chunks are being read. The last chunks are short, so
+ * that no lane still works on a long chunk when the other lanes are done. A lane's share is a
+ * number of bytes divided by the number of lanes. The limit is the smaller of two numbers: a share
+ * of the bytes claimed so far, and half a share of the bytes left. While other lanes use another
+ * path, a quarter of a share replaces the half.
  */
 static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place *place,
 			   const struct pst_path_facts *facts, uint64_t len)
@@ -185,11 +193,11 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 }
 
 /*
- * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of a
- * write's plan uses the page cache, no two chunks may share a page or a file-system block.
- * Otherwise the page cache could read old bytes of that block while the other chunk writes new
- * bytes to the drive. Later the page cache would write the old bytes back. If the caller named the
- * path, or if the last path avoids the page cache, the path's own alignment is enough.
+ * Returns the alignment in bytes at which a chunk of path `index` must begin and end. If the last
+ * path of a write's plan uses the page cache, no two chunks may share a page or a file-system
+ * block. Otherwise the page cache could read old bytes of that block while the other chunk writes
+ * new bytes to the drive. Later the page cache would write the old bytes back. If the caller named
+ * the path, or if the last path avoids the page cache, the path's own alignment is enough.
  */
 static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
 			   unsigned index, uint64_t most)
@@ -214,8 +222,8 @@ static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place
  * Shortens the first `len` bytes of `place` to whole blocks of `align` bytes, and returns the
  * shortened length. If the place does not begin at a block boundary, returns 0 and lowers *cap to
  * the distance to the next boundary. At the end of a segment, memory after it (`slack` bytes) may
- * complete the last block of `off_align` bytes; *pad is then set to the number of added bytes. A
- * read never leaves a single byte for the chunk before or after it.
+ * complete the last block of `off_align` bytes; *pad is then set to the number of added bytes. The
+ * range of a read is chosen so that no chunk before or after it has only one byte.
  */
 static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op, uint64_t align,
 			     uint32_t off_align, uint64_t len, uint64_t slack, uint32_t *pad,
@@ -243,7 +251,8 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 }
 
 /* Returns false if the request is stream-ordered and the path cannot carry these bytes. All bytes
- * of such a request pass through its stage, except on paths that move none. */
+ * of a stream-ordered request pass through its own pinned memory (its stage), except on paths that
+ * move no bytes. */
 static bool stream_allows(const struct pst_request *req, const struct pst_place *place,
 			  unsigned index)
 {
@@ -251,14 +260,16 @@ static bool stream_allows(const struct pst_request *req, const struct pst_place 
 
 	if (!req->stream || pst_paths[index]->traits.synchronous)
 		return true;
-	/* The places of rowwise bytes do not follow the storage's blocks. */
+	/* In a rowwise span the rows are next to each other in the stage. So their positions do not
+	 * match the storage's blocks, as a path with an alignment requires. */
 	return facts->slotted && (!place->span->rowwise || facts->off_align <= 1);
 }
 
 /*
  * Returns how many bytes of `place` path `index` can carry as one chunk. Returns 0 if the path
- * cannot start at this place. If the path could start some bytes later, the function lowers *cap
- * to the number of these bytes. A chunk on another path must then have at most *cap bytes.
+ * cannot start with the first byte of `place`. If the path could start some bytes later, the
+ * function also lowers *cap to the number of these bytes. Then a chunk on another path must have at
+ * most *cap bytes.
  */
 static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
 			 unsigned index, uint32_t *pad, uint64_t *cap)
@@ -271,7 +282,8 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 		return 0;
 	if (req->stage && req->stage->rounds && pst_stage_room(req, place) < len)
 		len = pst_stage_room(req, place);
-	/* A request uses the slots of one pump, also for segments on other devices. */
+	/* If the path uses a staging slot, the chunk must fit in it. A request uses only the slots
+	 * of req->pump, even for segments on other devices. */
 	if (facts->slotted) {
 		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
 
@@ -291,7 +303,8 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 			slack = part.slack;
 		if (facts->mem_align > 1 &&
 		    ((uintptr_t)part.mem + -place->off % align) % facts->mem_align)
-			return 0; /* no byte has both an aligned offset and an aligned address */
+			return 0; /* no byte of the range has both an aligned storage offset and an
+				   * aligned address */
 	}
 	if (req->op == PENSTOCK_WRITE)
 		slack = place->off + len == place->span->off + place->span->len
@@ -300,8 +313,8 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	if (facts->exact || req->op == PENSTOCK_WRITE)
 		return whole_blocks(place, req->op, align, facts->off_align,
 				    len < most ? len : most, slack, pad, cap);
-	/* A read into a slot also reads the bytes of the first block before the place, so these
-	 * must fit, too. */
+	/* A read into a staging slot starts at a block boundary, so it also reads the bytes of the
+	 * block before the place. They must fit in the slot, too. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
 	/* If one thread carries the whole request, shorter chunks gain nothing, because the
@@ -318,8 +331,9 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	return len;
 }
 
-/* Returns whether the path would have to pin memory for the first `len` bytes of `place`, but may
- * pin no more on this lane. It keeps memory pinned until the storages are closed. */
+/* Returns whether the path would have to pin memory for the first `len` bytes of `place`, although
+ * it has pinned as much as it may on this lane. A path keeps memory pinned until the storages are
+ * closed. */
 static bool path_is_full(const struct pst_place *place, unsigned index, uint64_t len)
 {
 	const struct pst_path_ops *ops = pst_paths[index];
@@ -328,7 +342,8 @@ static bool path_is_full(const struct pst_place *place, unsigned index, uint64_t
 	       ops->full(place->lane, index, place->span->route, place->off, len);
 }
 
-/* Returns the reason why the path cannot be used any more, or 0. */
+/* Returns the reason why the path has become unusable since it was probed, or 0 if it can be
+ * used. */
 static enum penstock_why path_is_shut(const struct pst_path_facts *facts)
 {
 	return facts->shut
@@ -337,10 +352,10 @@ static enum penstock_why path_is_shut(const struct pst_path_facts *facts)
 }
 
 /*
- * Chooses the first path in the plan's order that can carry the first bytes of `place`, and sets
- * *len and *pad. If a better path could start a little later, the chosen path carries only the
- * bytes before that place (`cap`). A path that is slow for so few bytes is used only if no other
- * path can carry them. Returns the path's index, or -1 if no path can carry the bytes.
+ * Chooses the first path in the order of the plan's list that can carry the first bytes of `place`,
+ * and sets *len and *pad. If a better path could start a little later, the chosen path carries only
+ * the bytes before that place (`cap`). A path that is slow for so few bytes is used only if no
+ * other path can carry them. Returns the path's index, or -1 if no path can carry the bytes.
  */
 static int choose_path(struct pst_request *req, const struct pst_place *place,
 		       enum pst_residency residency, uint64_t *len, uint32_t *pad)
@@ -368,8 +383,8 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 			pst_req_note(req, index, path_is_shut(facts));
 			continue;
 		}
-		/* If a check found that bytes written on this path did not arrive, use it only as
-		 * the last path. */
+		/* `proof` is negative if a test found that bytes written on this path did not reach
+		 * the storage. Then use the path only if it is the last of the list. */
 		if (proof < 0 && i + 1 < count) {
 			pst_req_note(req, index, (enum penstock_why) - proof);
 			continue;
@@ -410,8 +425,8 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 	return slow;
 }
 
-/* Chooses a path from the plan's list for cached bytes. Returns -1 if no path can carry the
- * bytes, or if the chosen path cannot tell when a byte is missing from the page cache. */
+/* Chooses a path from the plan's list for cached bytes. Returns -1 if no path can carry the bytes,
+ * or if the chosen path cannot detect that a byte is missing from the page cache. */
 static int choose_warm(struct pst_request *req, const struct pst_place *place, uint64_t *len,
 		       uint32_t *pad)
 {
@@ -424,10 +439,11 @@ static int choose_warm(struct pst_request *req, const struct pst_place *place, u
 }
 
 /*
- * Chooses a path for bytes whose residency the storage could not report. If the last residency
- * probe found its bytes cached, this is a path from the plan's list for cached bytes, or the
- * path that makes probes. If a probe is due, this claim makes it, on the path that makes probes,
- * and sets *probing. Returns -1 if the caller shall use the plan's list for *residency.
+ * Chooses a path for bytes if the storage could not report whether they are in the page cache. A
+ * residency probe finds that out: it is a read through the page cache whose duration is measured.
+ * If the last probe found its bytes cached, the function chooses a path from the plan's list for
+ * cached bytes, or the path that makes probes. If a probe is due, it chooses the path that makes
+ * probes, and sets *probing. Returns -1 if the caller shall use the plan's list for *residency.
  */
 static int choose_blind(struct pst_request *req, const struct pst_place *place, bool *probing,
 			enum pst_residency *residency, uint64_t *len, uint32_t *pad)
@@ -455,7 +471,8 @@ static int choose_blind(struct pst_request *req, const struct pst_place *place, 
 	return path;
 }
 
-/* Returns an error: no allowed path can carry the first bytes of `place`. */
+/* Stores the error that no path that the request may use can carry the first bytes of `place`, and
+ * returns its code. */
 static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 		      const struct pst_place *place)
 {
@@ -478,7 +495,7 @@ static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 			      facts->off_align ? facts->off_align : 4096);
 }
 
-/* Returns whether the path can carry all following bytes of this span, whatever their
+/* Returns whether the path can carry all further bytes of the place's span without regard to
  * alignment. */
 static bool path_carries_any(const struct pst_request *req, const struct pst_place *place,
 			     unsigned index)
@@ -502,7 +519,7 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 		    struct pst_err *err)
 {
 	struct pst_request *req =
-		/* Not const, because choose_path notes why it did not use a path. */
+		/* not const, because choose_path stores in the request why it did not use a path */
 		(struct pst_request *)(uintptr_t)given;
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 	uint64_t len = span->rowwise ? seg->rows * seg->row_len : span->len;
@@ -576,7 +593,8 @@ bool pst_claim(struct pst_lane *lane, struct pst_request *req, unsigned nth, str
 					 pst_paths[path]->traits.detects_cold),
 	};
 	if (pst_paths[path]->traits.uses_cache)
-		/* A write fills the cache itself, so a later read of its bytes does not. */
+		/* Note which bytes enter the page cache. Written bytes count as cached already,
+		 * because a write puts them into the page cache itself. */
 		out->fills_cache = pst_cache_fill_note(
 			req->st, place.off, len, req->op == PENSTOCK_READ ? residency : PST_WARM);
 	if (place.blind && !probing)
@@ -588,7 +606,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A chunk that timed its call is retried on the plan's paths for cached bytes. */
+	/* A chunk whose call was timed was read through the page cache. So it is retried on the
+	 * paths that the plan lists for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
 	/* If the drive failed a write, or a server had no space for it, the retry must not use
 	 * the page cache. The page cache would report success before the bytes are on the
@@ -600,8 +619,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	/* With mixed paths, a chunk does not begin at the first path of the list. So the paths
-	 * before its path may still work. */
+	/* If the plan uses several paths at the same time, the chunk may have begun in the middle
+	 * of the list. So try the paths before its path, too. */
 	if (next)
 		i = r == PST_WARM && plan->mixed > 1 ? 0 : i + 1;
 	for (; i < count; i++) {

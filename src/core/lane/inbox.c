@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements a lane's inboxes and lists: see inbox.h. Submitting threads, storages and other lanes
- * push onto the inboxes, and the lane's loop empties them. These functions must never allocate
- * memory or block.
+ * Implements the inboxes and lists of a lane (a worker loop): see inbox.h. Submitting threads,
+ * storages and other lanes push onto the inboxes, and the lane's loop empties them. These functions
+ * must never allocate memory or block.
  */
 #include "core/lane/inbox.h"
 
@@ -19,7 +19,7 @@ void pst_inbox_wake(struct pst_lane *lane)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load_explicit(&lane->asleep, memory_order_relaxed) && lane->wake_fd >= 0 &&
 	    write(lane->wake_fd, &one, sizeof(one)) < 0)
-		return; /* the eventfd's counter is full, so the lane has been woken already */
+		return; /* the eventfd's counter is full, so it has been woken already */
 }
 
 /* ---- requests ---- */
@@ -41,7 +41,7 @@ void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry)
 	pst_inbox_wake(lane);
 }
 
-/* Appends an entry to the lane's list for its request's priority. */
+/* Appends an entry for a request to the lane's list of requests of the same priority. */
 static void todo_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 {
 	unsigned p = entry->req->priority;
@@ -59,7 +59,8 @@ static void todo_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 void pst_inbox_list(struct pst_lane *lane, struct pst_request *req)
 {
 	if (req->entries[lane->index].listed)
-		return; /* the request is listed already, so the lane will see its new phase */
+		return; /* the request is on the list already, and the lane will start its new
+			 * phase */
 	todo_add(lane, pst_inbox_entry(lane, req));
 }
 
@@ -129,9 +130,9 @@ void pst_io_done(struct pst_io *io, int64_t result)
 	struct pst_lane *lane = io->lane;
 	struct pst_pump *pump = lane->pump;
 
-	/* As soon as the transfer is in the inbox, its request may complete and the pump may stop.
-	 * So the pump counts the threads in this function, and waits for them before it is
-	 * freed. */
+	/* As soon as the transfer is in the inbox, its request may complete and the pump (the
+	 * lane's set of threads) may be stopped. So the pump counts the threads that are in this
+	 * function, and waits for them before it is freed. */
 	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
 	io->result = result;
 	if (result < 0 && !io->err.code)

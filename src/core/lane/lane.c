@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a lane, runs its loop and closes it. Each turn of the loop takes requests from the inbox,
- * reaps completed system calls and copies, claims and starts chunks, and sleeps if there was
- * nothing to do. The turns run in a pump's thread, in a caller's thread (borrowed lanes), or
- * inside the public functions on a queue (inline lanes). An open lane must never allocate memory,
- * lock or log, with three exceptions. A borrowed lane opens a copier for each device, at its first
- * copy to or from this device. A pump's lane opens its io_uring at the first call that needs it. It
- * pins the second part of its ring when it is short of slots.
+ * Opens a lane (a worker loop, see lane.h), runs its loop and closes it. Each pass of the loop,
+ * called a turn, takes requests from the inbox, reaps completed system calls and copies, claims and
+ * starts chunks, and sleeps if there was nothing to do. The turns run in a worker thread of the
+ * device's pump, in a caller's thread (borrowed lanes), or inside the public functions on a queue
+ * (inline lanes). An open lane must never allocate memory, lock or log, with three exceptions. A
+ * borrowed lane opens a copy queue for each device, at its first copy to or from this device. A
+ * pump's lane opens its io_uring at the first call that needs it. It pins the second part of its
+ * staging memory when it is short of slots.
  */
 #include "core/lane/lane.h"
 
@@ -23,42 +24,44 @@
 #include "core/lane/stage.h"
 #include "core/request/plan.h"
 
-/* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough
- * to read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms
- * instead of 11 to 16 ms. The first 64 MiB of a process take 10 to 13 ms instead of 17 to 20 ms
- * (H200, 8 lanes with rings of 20 MiB). */
+/* Total length in bytes of the big staging slots, and number of small slots, that a lane pins when
+ * it opens. They are enough to read cached bytes. Because the other slots are pinned later,
+ * starting a device's lanes takes 6 to 8 ms instead of 11 to 16 ms. The first 64 MiB that a process
+ * reads take 10 to 13 ms instead of 17 to 20 ms (H200, 8 lanes with 20 MiB of slots each). */
 #define FIRST_BIG_BYTES (8u << 20)
 #define FIRST_SMALL 16u
 #define ENGINE_DEPTH (PST_LANE_CHUNKS + 8)
 
-/* Number of bytes that no link can move within one microsecond. The lane divides the length of
- * its copies by this number, to estimate the least time that they take. If the estimate is too
- * long, the lane notices the end of the copies late. If it is too short, the lane makes one
- * more query. */
+/* A number of bytes that no link to a device can move within one microsecond. The lane divides the
+ * length of its copies by this number, to estimate the least time in us that they take. If the
+ * estimate is too long, the lane notices the end of the copies late. If it is too short, the lane
+ * queries the copies once more. */
 #define COPY_BYTES_US 200000u
-/* The lane sleeps until this many microseconds before the estimated end of the copies, and then
- * polls. It does not sleep in the CUDA driver, which would wake it only 0.1 to 0.7 ms after the
- * copy is done. A timer wakes it only 0.1 ms late (H200, virtual machine). */
+/* The lane sleeps until this many microseconds before the estimated end of its copies, and then
+ * polls. It does not wait in the CUDA driver, which would wake the thread 0.1 to 0.7 ms after the
+ * copy is done. A timer wakes the thread only 0.1 ms late (H200, virtual machine). */
 #define POLL_US 100
-/* Number of CPU pause instructions between two queries of the copies, for each microsecond of
- * the estimate. The lane pauses because each query keeps other threads out of the CUDA driver.
+/* Number of CPU pause instructions between two queries of the copies, for each microsecond of the
+ * estimated time. The lane pauses because other threads cannot call the CUDA driver during a query.
  * One pause takes about 40 ns. */
 #define PAUSES_PER_US 8
-/* If copies are not done this long after their estimated end, something else delays them, and
- * the lane queries them only every SELDOM_US. It also queries seldom if LONG_COPY or more bytes
- * are being copied while drive reads are in flight. The completion of the next read wakes the
- * lane anyway. Polling until then would cost as much CPU time as all other work of the request. */
+/* If copies are not done POLL_SELDOM_NS after their estimated end, something else delays them, and
+ * the lane queries them only every SELDOM_US. It also queries seldom if LONG_COPY or more bytes are
+ * being copied while drive reads are in flight. The completion of the next read wakes the lane
+ * anyway. Polling until then would cost as much CPU time as all other work of the request. */
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* Maximum time to start a mixed chunk. Meanwhile the other lanes cannot copy, and pass their copies
- * to this lane. Their free slots hold the bytes that they read in 1.5 to 2 ms (H200, 8 MiB of slots
- * for each lane). */
+/* Maximum time in ns to start a mixed chunk: one on a path that is used while the request's other
+ * lanes use another path. Meanwhile these lanes cannot copy, because this lane occupies the driver,
+ * so they pass their copies to this lane. They can go on reading for 1.5 to 2 ms until their
+ * staging slots are full (H200, 8 MiB of slots for each lane). */
 #define MIXED_START_NS 1000000u
-/* A stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls: for
- * WATCH_SPINS turns without a pause, then every WATCH_US. If it watches only captured requests, it
- * polls every WATCH_SELDOM_US after about a second, because such a request may wait for hours until
- * its graph is launched. */
+/* A CUDA stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls:
+ * first for WATCH_SPINS turns of its loop without a pause, then every WATCH_US microseconds. If it
+ * polls only for requests that are captured in CUDA graphs, it polls every WATCH_SELDOM_US
+ * microseconds after about a second. Such a request may wait for hours until its graph is
+ * launched. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 #define WATCH_SELDOM_SPINS (WATCH_SPINS + 10000)
@@ -66,15 +69,16 @@
 
 /* ---- opening ---- */
 
-/* Opens the plain engine, which works on every machine. Borrowed lanes have no other engine. */
+/* Opens the plain engine, which makes ordinary system calls and works on every machine. Borrowed
+ * lanes have no other engine. */
 static int lane_open_plain(struct pst_lane *lane, unsigned depth, struct pst_err *err)
 {
 	lane->engine_ops = pst_engine_plain;
 	return lane->engine_ops->open(&lane->engine, depth, lane->wake_fd, err);
 }
 
-/* Opens the first engine, in order of preference, that the device's options allow and that works on
- * this machine. */
+/* Opens an engine, which is a way to make system calls, for example io_uring. Takes the first
+ * engine in order of preference that the device's options allow and that works on this machine. */
 static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -88,11 +92,11 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 		ret = pst_engines[i]->open(&lane->engine, ENGINE_DEPTH, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
-			/* Clears the error of an engine that was tried before this one */
+			/* clear the error of an engine that was tried before this one */
 			err->code = 0;
 			return 0;
 		}
-		/* The error of this engine is the reason why the next engine is tried. */
+		/* Keep the error for reports: it is the reason why the next engine is used. */
 		lane->engine_why = *err;
 		lane->call_why = err->why;
 	}
@@ -101,11 +105,11 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Returns whether the lane may open its preferred engine later, at the first call that needs
- * it. Reads of cached bytes need only the plain engine. Opening an io_uring may take long: up
- * to 44 ms for the last of eight lanes (H200 machine). The first lane opens its engine at once,
- * because reports show which engine works. If the caller named the engine, every lane opens it
- * at once, because without it the device cannot be used. */
+/* Returns whether the lane may delay opening its preferred engine (io_uring) until the first call
+ * that needs it. Reads of cached bytes need only the plain engine. Opening an io_uring may take
+ * long: up to 44 ms for the last of eight lanes (H200 machine). The first lane opens its engine at
+ * once, because reports show which engine works. If the caller named the engine, every lane opens
+ * it at once, because without it the device cannot be used. */
 static bool lane_engine_may_wait(const struct pst_lane *lane)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -122,8 +126,8 @@ static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
 				: lane_open_engine(lane, err);
 }
 
-/* Allocates the buffer through which path bounce copies. Only a pump's lanes use it, and only for a
- * device whose memory the CPU cannot address. */
+/* Allocates the buffer through which path bounce copies cached bytes to a GPU. Only the worker
+ * threads' lanes use it, and only for a device whose memory the CPU cannot address. */
 static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 {
 	if (lane->kind != PST_LANE_PUMP || lane->pump->dev->facts.cpu_addressable)
@@ -132,7 +136,7 @@ static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 	return lane->l2_buffer ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
 }
 
-/* Returns how many big and small slots are pinned when the lane opens. */
+/* Returns how many big and small staging slots are pinned when the lane opens. */
 static struct pst_slot_counts lane_first_slots(const struct pst_lane *lane)
 {
 	unsigned big = FIRST_BIG_BYTES / (unsigned)lane->slot_bytes;
@@ -197,10 +201,10 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	return 0;
 }
 
-/* Registers a piece of the ring with the engine. If the kernel has refused the first piece, the
- * lane does not try the second, which the kernel would refuse, too. Also, a kernel before 5.13
- * registers the first piece only while no call is in flight. Later the lane always has a call
- * in flight, which polls wake_fd. */
+/* Registers a piece of the lane's staging memory with the engine. If the kernel has refused the
+ * first piece, the lane does not try the second, which the kernel would refuse, too. Also, a kernel
+ * before 5.13 registers the first piece only while no call is in flight. Once the lane runs, it
+ * always has a call in flight, which polls wake_fd. */
 static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
 {
 	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
@@ -211,7 +215,8 @@ static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, st
 		lane->fixed = true;
 }
 
-/* Populates the ring up to offset `end`, and registers it with the device and the engine. */
+/* Pins the lane's staging memory (its ring) up to offset `end`: populates the pages, and registers
+ * them with the device and the engine. */
 static void lane_pin_to(struct pst_lane *lane, size_t end, struct pst_err *why)
 {
 	size_t at = lane->ring.pinned;
@@ -229,7 +234,7 @@ void pst_lane_want_engine(struct pst_lane *lane)
 	if (!lane->engine_due)
 		return;
 	lane->engine_due = false;
-	if (lane_open_engine(lane, &err)) { /* the preferred engine failed, so keep the plain one */
+	if (lane_open_engine(lane, &err)) { /* it cannot be opened, so keep the plain engine */
 		lane->engine_ops = plain_ops;
 		lane->engine = plain;
 		return;
@@ -243,20 +248,20 @@ void pst_lane_pin(struct pst_lane *lane)
 	lane_pin_to(lane, lane->slots.first_len, &lane->engine_why);
 }
 
-/* Returns true if the lane wants to pin the second part of its ring, and no other lane of the
- * pump is pinning its own second part. */
+/* Returns whether the lane shall pin the second part of its staging memory. It shall if it has run
+ * out of slots, but not while another lane of the device is pinning its own. */
 static bool lane_may_grow(const struct pst_lane *lane)
 {
 	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
 	       !atomic_load_explicit(&lane->pump->growing, memory_order_relaxed);
 }
 
-/* Pins the second part of the ring if the lane wants it and no other lane of the pump is
- * pinning its own. Returns 1 if the lane got more slots, else 0. */
+/* Pins the second part of the lane's staging memory, if lane_may_grow permits it. Returns 1 if the
+ * lane got more slots, else 0. */
 static int lane_grow(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
-	/* This copy of the error is ignored, because lane->call_why keeps the reason. */
+	/* not read: lane->call_why keeps the reason */
 	struct pst_err why;
 
 	if (!lane_may_grow(lane) ||
@@ -266,7 +271,7 @@ static int lane_grow(struct pst_lane *lane)
 	pst_slots_rest(&lane->slots);
 	lane->wants_ring = false;
 	atomic_store_explicit(&pump->growing, false, memory_order_release);
-	/* Another lane may be waiting to pin its ring. */
+	/* Wake the other lanes, because one of them may be waiting to pin its own second part. */
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_inbox_wake(&pump->lanes[i]);
 	return 1;
@@ -303,7 +308,7 @@ static void req_synced(struct pst_io *io)
 	struct pst_request *req = chunk->req;
 
 	if (io->result < 0 && io->result != -ECANCELED && io->result != -EINTR &&
-	    io->result != -EAGAIN) /* these errors mean that no bytes are lost */
+	    io->result != -EAGAIN) /* with these errors no bytes are lost */
 		atomic_fetch_add(&req->st->losses, 1);
 	else if (io->result >= 0 && atomic_load(&req->st->losses) != req->losses)
 		io->result = pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -313,7 +318,7 @@ static void req_synced(struct pst_io *io)
 	if (io->result < 0)
 		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_last_bytes_done(req, 1); /* the sync is the last phase */
+	pst_req_last_bytes_done(req, 1); /* a sync counts as one byte of its phase, the last one */
 }
 
 /* Starts the sync of a durable write. It is the last phase of the request. */
@@ -337,9 +342,9 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 
 /* ---- starting chunks ---- */
 
-/* Returns whether the chunk found no free slot, and more slots would help. More slots would not
- * help a long chunk of cached bytes: copies limit the speed of such a read, so more copies
- * would only wait. */
+/* Returns whether the chunk could not start for lack of a free staging slot, and more slots would
+ * help. More slots would not help a long chunk of cached bytes: copies to the device limit the
+ * speed of such a read, so more copies would only wait. */
 static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
 	return !chunk->slot && !chunk->req->stage &&
@@ -347,9 +352,9 @@ static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 	       (chunk->residency != PST_WARM || chunk->len <= PST_SLOT_SMALL);
 }
 
-/* Starts a chunk. Returns false if no slot is free; the chunk is then deferred. Until the chunk
- * starts, this lane claims no more chunks of its request, but may claim chunks of other
- * requests. */
+/* Starts a chunk. Returns false if no staging slot is free, and puts the chunk on the list of
+ * deferred chunks. Until the chunk starts, this lane claims no more chunks of its request, but may
+ * claim chunks of other requests. */
 static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 {
 	const struct pst_path_ops *wrap = chunk->req->wrap;
@@ -370,7 +375,7 @@ static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 }
 
 /* Starts deferred chunks, or fails them if their request is cancelled or past its deadline. Returns
- * the number of chunks that are not deferred any more. */
+ * the number of chunks that it has started or failed. */
 static int lane_start_deferred(struct pst_lane *lane)
 {
 	struct pst_chunk *list = lane->deferred;
@@ -379,7 +384,8 @@ static int lane_start_deferred(struct pst_lane *lane)
 	lane->deferred = NULL;
 	lane->deferred_end = &lane->deferred;
 	lane->stage_waits = false;
-	/* Tries each chunk once; chunks that find no slot are deferred again, in order. */
+	/* Try each chunk once. chunk_start puts chunks that find no slot back on the list, in the
+	 * same order. */
 	while (list) {
 		struct pst_chunk *chunk = list;
 
@@ -390,8 +396,8 @@ static int lane_start_deferred(struct pst_lane *lane)
 	return started;
 }
 
-/* Returns how many chunks the request's unclaimed bytes can become at most, if they are as short as
- * the first chunk of a request or as `chunk`. */
+/* Returns an upper bound for the number of chunks that the request's unclaimed bytes become. It
+ * assumes that they are as short as a request's first chunk, or as `chunk` if that is shorter. */
 static uint64_t req_chunks_left(const struct pst_request *req, const struct pst_chunk *chunk)
 {
 	uint64_t next = atomic_load_explicit(&req->next, memory_order_relaxed);
@@ -403,9 +409,9 @@ static uint64_t req_chunks_left(const struct pst_request *req, const struct pst_
 	return limit > next ? (limit - next + least - 1) / least : 0;
 }
 
-/* Returns the lane of the pump with the least load, except those whose bits are set in `taken`. Of
- * several idle lanes it is the next one after `lane`: it gets the most requests, so it has slept
- * for the shortest time. */
+/* Returns the lane of this device with the least load, except lanes whose bits are set in `taken`.
+ * If several lanes are idle, returns the first of them after `lane` in the pump's order. That one
+ * gets the most requests, so it has slept for the shortest time. */
 static struct pst_lane *lane_least_load(const struct pst_lane *lane, uint64_t taken)
 {
 	struct pst_pump *pump = lane->pump;
@@ -425,10 +431,11 @@ static struct pst_lane *lane_least_load(const struct pst_lane *lane, uint64_t ta
 	return best;
 }
 
-/* Passes the request to as many other lanes as the path of its first chunk needs for full speed,
- * but to at most one for each chunk that is left: to wake seven lanes takes 23 us, in which a lane
- * copies 200 KiB (H200). With effort balanced, at most three quarters of the pump's lanes share a
- * request. Does so only once for a request. */
+/* Passes the request to other lanes of the device, so that they share the work. Their number is
+ * what the path of its first chunk needs for full speed, but at most one lane for each chunk that
+ * is left. Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort
+ * balanced, at most three quarters of the device's lanes share a request. Does nothing if the
+ * request has been passed on before. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -453,8 +460,9 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	    !atomic_compare_exchange_strong(&req->spread, &one, lanes))
 		return;
 	for (unsigned i = 1; i < lanes; i++) {
-		/* If paths are mixed, the lanes after this one have the first mixed path. Such a
-		 * request has more chunks than the pump has lanes. */
+		/* If there is enough work for all, take the lanes in the pump's order. A plan with
+		 * mixed paths relies on that order: it gives its first path to the lanes right
+		 * after this one. Otherwise take the lanes with the least load. */
 		struct pst_lane *other = few ? lane_least_load(lane, taken)
 					     : &pump->lanes[(lane->index + i) % pump->lane_count];
 
@@ -463,15 +471,17 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	}
 }
 
-/* Returns whether other lanes have passed or returned chunks to this lane. */
+/* Returns whether other lanes have passed chunks to this lane for copying, or have given back this
+ * lane's chunks after copying them. */
 static bool lane_may_exchange(const struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->passed, memory_order_relaxed) || lane->passed_todo ||
 	       atomic_load_explicit(&lane->returned, memory_order_relaxed);
 }
 
-/* Sets which storage's copies other lanes shall pass to this lane while it starts the chunk.
- * `chunk` is NULL if the lane starts none. */
+/* Sets lane->drives. Starting a chunk on a mixed path occupies the device's driver, so other lanes
+ * pass their copies of the same storage's bytes to this lane meanwhile. `chunk` is the chunk that
+ * the lane starts, or NULL if it starts none. */
 static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct penstock_storage *st = NULL;
@@ -484,8 +494,9 @@ static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk
 		atomic_store_explicit(&lane->drives, st, memory_order_relaxed);
 }
 
-/* Limits the length of the request's next mixed chunk, so that it starts within MIXED_START_NS. To
- * start the previous mixed chunk, which had `len` bytes, took `ns` nanoseconds. */
+/* Limits the length of the request's next mixed chunk, so that starting it takes at most
+ * MIXED_START_NS. Starting the previous mixed chunk, which had `len` bytes, took `ns`
+ * nanoseconds. */
 static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
 {
 	uint64_t kib = (len >> 10) * MIXED_START_NS / (ns ? ns : 1);
@@ -494,11 +505,12 @@ static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
 			      memory_order_relaxed);
 }
 
-/* Why req_work stopped: the request has nothing left to start, its last chunk found no slot, or the
- * lane has no free chunk. */
+/* Why req_work stopped: the request has nothing left to start (WORK_DONE), its last chunk found no
+ * free staging slot (WORK_STALLED), or the lane has no free chunk (WORK_FULL). */
 enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
 
-/* Claims and starts chunks of one request. Adds the number of these chunks to *started. */
+/* Claims (reserves) and starts chunks of one request. Adds the number of these chunks to
+ * *started. */
 static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *started)
 {
 	while (lane->chunks_free) {
@@ -506,10 +518,11 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		struct pst_claim claim;
 		uint64_t from_ns;
 
-		/* The previous chunk may have completed at once and so begun the sync phase. */
+		/* If the previous chunk has completed the write's bytes, the request is in its sync
+		 * phase. */
 		if (req->phase == PST_PHASE_SYNC) {
-			/* Another lane that has this request on its list may have started the
-			 * sync. */
+			/* Only one lane starts the sync, although several may have the request on
+			 * their lists. */
 			if (!atomic_exchange_explicit(&req->sync_taken, true,
 						      memory_order_relaxed)) {
 				req_start_sync(lane, req);
@@ -537,15 +550,15 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		if (lane->passed_count)
 			pst_copyqs_reap(lane, PST_REAP_RECORD);
 		else if (lane->copies && !(*started % 4))
-			/* Copies that have completed free their slots. */
+			/* Process completed copies, because that frees their staging slots. */
 			pst_copyqs_reap(lane, PST_REAP_LOOK);
 	}
 	return WORK_FULL;
 }
 
-/* Abandons requests on the lane's lists that are cancelled or past their deadline. Returns their
- * number. The lane does this even if no slot is free, because the transfers that use the slots may
- * never complete. */
+/* Abandons requests on the lane's lists that are cancelled or past their deadline: the lane starts
+ * no more of their bytes. Returns their number. The lane does this even if no staging slot is free,
+ * because the transfers that use the slots may never complete. */
 static int lane_abandon(struct pst_lane *lane)
 {
 	uint64_t first = 0;
@@ -556,7 +569,8 @@ static int lane_abandon(struct pst_lane *lane)
 
 		while (*at) {
 			struct pst_request *req = (*at)->req;
-			/* In phase SYNC all bytes are written, so nothing is left to abandon. */
+			/* In this phase all bytes are written and only the sync is missing, so do
+			 * not abandon it. */
 			bool syncs = req->phase == PST_PHASE_SYNC;
 
 			if (!syncs && pst_claim_abandon(req)) {
@@ -593,7 +607,8 @@ static int lane_start_new(struct pst_lane *lane)
 				at = &(*at)->next;
 				continue;
 			}
-			/* `held` becomes false if another thread has completed the request. */
+			/* Get a reference to the request. This fails if another thread has
+			 * completed it. */
 			held = pst_req_hold(req);
 			if (held)
 				work = req_work(lane, req, &did);
@@ -640,8 +655,8 @@ bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage 
 	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
-/* Drops the lane's cached state of the storage or device that is being closed, if the pump has
- * requested that. */
+/* If another thread is closing a storage or a device and has set lane->invalidate_due, drops the
+ * lane's cached state of that storage or device. */
 static void lane_invalidate_due(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
@@ -660,14 +675,15 @@ static int lane_cut(struct pst_lane *lane)
 {
 	int asked = 0;
 
-	lane->cut_ns = 0; /* pst_chunk_cancel sets it for the transfers that go on */
+	lane->cut_ns = 0; /* set again below for the transfers that go on */
 	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++)
 		asked += pst_chunk_cancel(&lane->chunks[i]);
 	return asked;
 }
 
-/* If a request of this pump was cancelled since the last call, cancels its transfers, and abandons
- * cancelled requests on the lane's lists. Returns the number of these transfers and requests. */
+/* If a request of this device's lanes was cancelled since the last call, cancels its transfers, and
+ * abandons cancelled requests on the lane's lists. Returns the number of these transfers and
+ * requests. */
 static int lane_cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
@@ -692,9 +708,9 @@ void pst_lane_trim(struct pst_lane *lane)
 
 /* ---- the loop ---- */
 
-/* Decides how to wait for the copies in flight. If the lane shall query the copies again, the
- * function pauses and returns true. If the lane shall sleep, the function returns false and may
- * shorten *wait_us, the maximum time to sleep. */
+/* Decides how the lane waits for its copies in flight. If it shall query them again soon, the
+ * function pauses and returns true. If it shall sleep, the function returns false and may shorten
+ * *wait_us, the maximum time to sleep. */
 static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 {
 	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
@@ -713,8 +729,8 @@ static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
-/* Returns whether the thread that runs this inline lane need not wait: a request of its queue
- * has completed, or none is in flight. */
+/* Returns whether the thread that runs this inline lane need not wait for work: a request of the
+ * lane's queue has completed, or none is in flight. */
 static bool lane_owner_may_go(const struct pst_lane *lane)
 {
 	return lane->kind == PST_LANE_INLINE &&
@@ -730,7 +746,7 @@ static uint64_t lane_due_ns(const struct pst_lane *lane)
 	return lane->cut_ns && (!due_ns || lane->cut_ns < due_ns) ? lane->cut_ns : due_ns;
 }
 
-/* Shortens *wait_us, so that it ends at the lane's next deadline. */
+/* Shortens the waiting time *wait_us, so that it ends no later than the deadline due_ns. */
 static void lane_bound_wait(uint64_t due_ns, int64_t *wait_us)
 {
 	uint64_t now = pst_now_ns();
@@ -742,8 +758,8 @@ static void lane_bound_wait(uint64_t due_ns, int64_t *wait_us)
 		*wait_us = left;
 }
 
-/* Called when the lane's loop found nothing to do. Returns soon if the lane shall poll again.
- * Otherwise sleeps first. */
+/* Called when the lane's loop found nothing to do. Returns at once or after a short pause if the
+ * lane shall poll. Otherwise sleeps for at most wait_us, until something wakes the lane. */
 static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
@@ -770,8 +786,8 @@ static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 	lane->engine_ops->poll(lane->engine);
 }
 
-/* Returns whether all requests that the lane watches are captured, and no chunk waits for a
- * stream. */
+/* Returns whether the lane polls streams only for requests that are captured in CUDA graphs, and no
+ * chunk waits for a stream. */
 static bool lane_watches_graphs(const struct pst_lane *lane)
 {
 	const struct pst_stage *stage = lane->watched;
@@ -831,7 +847,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 
 static void io_now_done(struct pst_io *io)
 {
-	io->lane = NULL; /* tells pst_lane_io_now that the transfer is complete */
+	io->lane = NULL; /* pst_lane_io_now waits until this is NULL */
 }
 
 int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pump: starts and stops a device's lanes, passes requests to them, and lends spare lanes to
- * callers' threads. The device table starts and stops the pump through pst_pump_hooks, with the
- * table's lock held. Queues submit to the pump without a lock. This file must never touch a
- * chunk; only lanes may.
+ * The pump of a device: starts and stops its worker threads (lanes), passes requests to them, and
+ * lends spare lanes to callers' threads. The table of devices (base/devices.c) starts and stops the
+ * pump through pst_pump_hooks, with the table's lock held. Queues submit to the pump without a
+ * lock. This file must never touch a chunk; only lanes may.
  */
 #include "core/lane/pump.h"
 
@@ -20,34 +20,34 @@
 #include "core/lane/lane.h"
 #include "core/lane/stage.h"
 
-/* Length and number of a lane's slots, unless the device's options set them. The big slots have
- * 16 MiB together. Cut into parts of 1 MiB, they serve 16 drive calls at once, which keep a
+/* Length and number of a lane's staging slots, unless the device's options set them. The big slots
+ * have 16 MiB together. Cut into parts of 1 MiB, they serve 16 drive calls at once, which keep a
  * drive busy. The lane can also fill 8 MiB of the slots while it copies the other 8 MiB. Long
  * chunks use whole big slots, and random reads use small slots. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
-/* Length and number of a borrowed lane's slots. Such a lane carries only one request at a time,
- * of at most 1 MiB. It reads the first and last blocks of the request whole, so its ring is
- * longer than 1 MiB. A caller waits while the lane opens and pins its ring, so the ring is only
- * one huge page. */
+/* Length of a borrowed lane's big slot, and numbers of its big and small slots. A caller's thread
+ * borrows such a lane for only one request, of at most 1 MiB. It reads the first and last blocks of
+ * the request whole, so the big slot is longer than 1 MiB. The caller waits while the lane opens
+ * and pins its slots, so all slots together fit in one huge page. */
 #define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8
 
-/* Load (requests and chunks) up to which a lane gets requests before the next lane is woken. A
- * thread that is awake does the work in less time than waking another thread takes. More lanes
- * would also wait for each other in the CUDA driver. A call that starts a copy takes 2.2 us if
- * one lane makes such calls, but 4 us if five lanes make them (H200). */
+/* Load (number of requests and chunks) up to which one lane gets all requests, before the next lane
+ * is woken. A thread that is awake does the work in less time than waking another thread takes.
+ * More lanes would also wait for each other in the CUDA driver. A call that starts a copy takes 2.2
+ * us if one lane makes such calls, but 4 us if five lanes make them (H200). */
 #define LANE_LOAD_FULL 64
-/* A busy lane that stays in one turn for longer than this may hang in a system call, for example if
- * a file server does not answer. A turn usually takes microseconds, or milliseconds with long
- * copies. */
+/* If a busy lane has not completed a pass of its loop for this time in ns, it may hang in a system
+ * call, for example because a file server does not answer. A pass usually takes microseconds, or
+ * milliseconds with long copies. */
 #define LANE_TURN_NS 10000000u
 
-/* Reports that this lane has opened or failed to open, and waits for the other lanes. Returns
- * whether all lanes have opened. */
+/* Called by each new lane's thread. Counts that this lane has opened or failed to open, and waits
+ * for the other lanes. Returns whether all lanes have opened. */
 static bool start_await_open(struct pst_pump_start *start, bool failed)
 {
 	bool all;
@@ -63,7 +63,8 @@ static bool start_await_open(struct pst_pump_start *start, bool failed)
 	return all;
 }
 
-/* Reports that the first lane's ring is pinned. */
+/* Sets start->pinned, because the first lane has pinned its staging memory, and wakes the thread
+ * that waits for the start. */
 static void start_report_pinned(struct pst_pump_start *start)
 {
 	pthread_mutex_lock(&start->lock);
@@ -84,7 +85,8 @@ static void *lane_main(void *arg)
 		pst_lane_pin(lane);
 	if (go && !lane->index)
 		start_report_pinned(&pump->start);
-	/* The last lane does this, because the other lanes get work before it. */
+	/* The last lane prepares the device for stream-ordered requests, because the other lanes
+	 * get work earlier. */
 	if (go && lane->index == pump->lane_count - 1 && pump->dev->ops->stream_prepare)
 		pump->dev->ops->stream_prepare(pump->dev);
 	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
@@ -93,7 +95,7 @@ static void *lane_main(void *arg)
 	return NULL;
 }
 
-/* Returns how many lanes the device's pump gets. */
+/* Returns the number of worker threads (lanes) for the device. */
 static unsigned device_lanes(const struct penstock_device *dev)
 {
 	cpu_set_t set;
@@ -104,7 +106,7 @@ static unsigned device_lanes(const struct penstock_device *dev)
 	if (dev->opts.lanes)
 		lanes = dev->opts.lanes;
 	else if (lanes > cpus)
-		/* At least two lanes, because one lane may be waiting in a slow call. */
+		/* Use at least two lanes, because one may be blocked in a slow system call. */
 		lanes = cpus < 2 ? 2 : cpus;
 	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
 }
@@ -144,8 +146,8 @@ static int pump_start_lanes(struct pst_pump *pump, struct pst_err *err)
 	return err->code;
 }
 
-/* Sets the lanes' numbers of slots as the device's options ask, for rings of `bytes` bytes each. An
- * eighth of a ring becomes small slots if two or more big slots remain. */
+/* Sets the lanes' numbers of slots from the device's options, which give each lane `bytes` bytes of
+ * staging memory. An eighth of the memory becomes small slots if two or more big slots remain. */
 static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err *err)
 {
 	size_t big = (bytes - bytes / 8) / pump->slot_bytes, small;
@@ -214,11 +216,12 @@ static void pump_free(struct pst_pump *pump)
 	free(pump);
 }
 
-/* Allocates a pump, but starts no threads. */
+/* Allocates the pump of a device, but does not start its worker threads. */
 static struct pst_pump *pump_new(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_pump *pump = calloc(1, sizeof(*pump));
-	/* Called once only, because the process's CPU mask may change. */
+	/* Call device_lanes only once: a second call may return another number, because the
+	 * process's CPU mask may change. */
 	unsigned lanes = device_lanes(dev);
 
 	if (pump)
@@ -263,8 +266,8 @@ static int pump_start(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Waits until every request of the pump has completed. Each request is counted on the lane that it
- * was first passed to, so checking one lane after the other is enough. */
+/* Waits until every request of the pump has completed. Each request is counted on the lane to which
+ * it was passed first, so waiting for one lane after the other is enough. */
 static void pump_await_requests(struct pst_pump *pump)
 {
 	unsigned times = 0;
@@ -277,7 +280,8 @@ static void pump_await_requests(struct pst_pump *pump)
 			pst_backoff(&times);
 }
 
-/* Stops the pump's threads and closes its spare lanes. No request of the pump is in flight. */
+/* Stops the pump's threads and closes its spare lanes. First waits until no request of the pump is
+ * in flight. */
 static void pump_stop_lanes(struct pst_pump *pump)
 {
 	pump_await_requests(pump);
@@ -336,7 +340,8 @@ void pst_pump_close_plain(struct pst_pump *pump)
 
 /* ---- other devices ---- */
 
-/* Serialises pst_pump_attach. A thread that holds it takes no other lock. */
+/* Held during pst_pump_attach, so that only one thread runs it. A thread that holds this lock takes
+ * no other lock. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Makes attach_lock usable in a forked child. pst_fork_hook registers this function. */
@@ -350,8 +355,8 @@ __attribute__((constructor)) static void attach_hook_fork(void)
 	pst_fork_hook(attach_lock_reset);
 }
 
-/* Opens a copy queue on the device for every lane of the pump. If one cannot be opened, no lane
- * gets one. */
+/* Opens a copy queue on device `dev` for every lane of the pump. If one cannot be opened, closes
+ * the others, and no lane gets one. */
 static int pump_open_copyqs(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_copyq *opened[PST_LANES_MAX];
@@ -392,16 +397,16 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 /* ---- passing requests to lanes ---- */
 
-/* Returns approximately how many requests and chunks of the lane are not complete. */
+/* Returns the lane's approximate load: how many of its requests and chunks are not complete. */
 static unsigned lane_load(struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->load, memory_order_relaxed) +
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-/* Returns whether the lane seems to hang: it is busy and has completed no turn for
- * LANE_TURN_NS. If several threads call this function at once, they may detect a hang one call
- * later. */
+/* Returns whether the lane seems to hang: it is busy and has completed no pass of its loop for
+ * LANE_TURN_NS. If several threads call this function at once, a hang may be detected only by a
+ * later call. */
 static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 {
 	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);
@@ -415,8 +420,8 @@ static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 	return false;
 }
 
-/* Chooses the first lane whose load is below LANE_LOAD_FULL, else the lane with the least load. A
- * lane that seems to hang is chosen only if all lanes seem to hang. */
+/* Chooses a lane for a new request: the first lane whose load is below LANE_LOAD_FULL, else the
+ * lane with the least load. A lane that seems to hang is chosen only if all lanes seem to hang. */
 static struct pst_lane *pump_choose_lane(struct pst_pump *pump, uint64_t now)
 {
 	struct pst_lane *best = NULL;
@@ -447,8 +452,8 @@ void pst_pump_submit(struct pst_request *req)
 
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home_lane = best;
-	/* A captured request is not counted, because it never completes. The pump is not stopped
-	 * while it exists. */
+	/* Do not count a request that is captured in a CUDA graph, because it never completes. The
+	 * pump is not stopped while such a request exists. */
 	if (!req->stage || !req->stage->captured)
 		atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	entry = pst_inbox_entry(best, req);
@@ -476,8 +481,8 @@ static void pump_invalidate(struct penstock_device *dev, struct penstock_storage
 		struct pst_lane *lane = &pump->spare[i];
 
 		if (!pst_lane_caches(lane, st, closing))
-			/* The lane caches nothing of the closing storage or device, so do not
-			 * wait for its borrower. */
+			/* The lane caches nothing of the closing storage or device. So do not wait
+			 * for the thread that has borrowed it. */
 			continue;
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_backoff(&times);
@@ -536,8 +541,8 @@ void pst_pump_remove_member(struct pst_pump *pump, struct pst_pump_member *membe
 
 /* ---- borrowed lanes ---- */
 
-/* Opens a spare lane. Returns -EAGAIN with err->code 0 if a stream waits for a request, because the
- * lane's own stream cannot be created meanwhile. */
+/* Opens a spare lane. Returns -EAGAIN with err->code 0 if a CUDA stream waits for a request,
+ * because the driver call that creates the lane's own stream would wait for that stream. */
 static int spare_open(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -560,8 +565,8 @@ static int spare_open(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Borrows a spare lane. Returns NULL with err->code 0 if no spare lane is free at this time, and
- * NULL with an error if the lane cannot be opened. */
+/* Borrows a spare lane for the calling thread. Returns NULL with err->code 0 if no spare lane is
+ * free at this time, and NULL with an error if the lane cannot be opened. */
 static struct pst_lane *spare_borrow(struct pst_pump *pump, struct pst_err *err)
 {
 	err->code = 0;
@@ -590,7 +595,8 @@ struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err
 	struct pst_lane *lane = spare_borrow(pump, err);
 	unsigned times = 0;
 
-	/* Cannot deadlock, because other borrowers never wait for this thread. */
+	/* This wait always ends, because a thread that has borrowed a lane never waits for this
+	 * thread. */
 	while (!lane && !err->code) {
 		pst_backoff(&times);
 		lane = spare_borrow(pump, err);

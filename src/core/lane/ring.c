@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory and slots: see ring.h. A lane maps its ring when it opens. The lane pins the first
- * part at that time, and the second part when it is short of slots. Paths get and put slots. The
- * CUDA driver's own allocation of pinned memory would take 0.35 s for each GiB (H200 machine).
- * Mapping huge pages, populating them and calling cuMemHostRegister takes half of that time. Only
- * the lane's thread may get or put a slot.
+ * A lane's pinned staging memory (its ring) and its slots: see ring.h. A lane maps its ring when it
+ * opens. The lane pins the first part at that time, and the second part when it is short of slots.
+ * Paths get and put slots. Pinned memory from the CUDA driver's own allocator would take 0.35 s for
+ * each GiB (H200 machine). Mapping huge pages, populating them and calling cuMemHostRegister takes
+ * half of that time. Only the lane's thread may get or put a slot.
  */
 #include "core/lane/ring.h"
 
@@ -23,7 +23,7 @@ size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all)
 	return (len + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
 
-/* Maps memory that begins and ends on the boundary of a huge page. */
+/* Maps `len` bytes of memory that begin and end on the boundary of a huge page. */
 static char *ring_map_aligned(size_t len)
 {
 	size_t mapped = len + HUGE_PAGE;
@@ -38,16 +38,16 @@ static char *ring_map_aligned(size_t len)
 	if (start + len < base + mapped)
 		munmap(start + len, (size_t)(base + mapped - (start + len)));
 	madvise(start, len, MADV_HUGEPAGE);
-	/* Without this, the parent's first write to a page after a fork could replace the pinned
-	 * page by a copy that is not pinned. */
+	/* Keep the memory out of forked children. Otherwise the parent's first write to a page
+	 * after a fork could replace the pinned page by a copy that is not pinned. */
 	madvise(start, len, MADV_DONTFORK);
 	return start;
 }
 
-/* Populates pages. This takes most of the time to open a ring, because the kernel zeroes the pages.
- * Each madvise populates one huge page only, because during the call no other thread of the process
- * can map memory or create a thread. Errors are ignored: registering the pages then fails for the
- * same reason and reports it. */
+/* Populates the pages of new ring memory. This takes most of the time to open a ring, because the
+ * kernel zeroes the pages. Each madvise populates only one huge page, because during the call no
+ * other thread of the process can map memory or create a thread. Errors are ignored: registering
+ * the pages with the device then fails for the same reason, and that error is reported. */
 static void ring_populate(char *base, size_t len)
 {
 	for (size_t at = 0; at < len; at += HUGE_PAGE)
@@ -116,7 +116,8 @@ static struct pst_slot *slot_take_free(struct pst_slots *slots, unsigned size)
 	return slot;
 }
 
-/* Joins a cut slot whose parts are all free, and removes its parts from the free list. */
+/* Makes a whole big slot again of one that was cut into parts, which must all be free. Removes its
+ * parts from the free list. */
 static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 {
 	struct pst_slot **at = &slots->free[1];
@@ -130,7 +131,8 @@ static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 	whole->cut = false;
 }
 
-/* Takes a free big slot, or joins a cut one whose parts are all free. */
+/* Takes a free big slot. If there is none, makes one of a slot that was cut into parts, if all its
+ * parts are free. */
 static struct pst_slot *slot_get_big(struct pst_slots *slots)
 {
 	struct pst_slot *slot = slot_take_free(slots, 0);
@@ -155,13 +157,14 @@ static bool slots_have_big(const struct pst_slots *slots)
 	return whole;
 }
 
-/* Takes a free part, or cuts a free big slot. */
+/* Takes a free part of a big slot. If there is none, cuts a free big slot into parts and takes one
+ * of them. */
 static struct pst_slot *slot_get_part(struct pst_slots *slots)
 {
 	struct pst_slot *slot, *whole;
 
-	/* A chunk waits for a big slot. Hand out no parts until a big slot is free, or chunks that
-	 * need parts could starve that chunk. */
+	/* While a chunk waits for a big slot (big_wanted), hand out no parts until a big slot is
+	 * free. Otherwise chunks that need parts could starve that chunk. */
 	if (slots->big_wanted && !slots_have_big(slots))
 		return NULL;
 	slots->big_wanted = false;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring: the pinned staging memory of one lane, divided into slots. It is one mapping, of huge
- * pages if the kernel has any. The device registers the mapping in one piece or in two. With two,
- * a lane starts with the first piece, and pins the second when it is short of slots. Only the
- * lane's thread gets and puts slots, so the slots need no lock.
+ * The ring: the pinned staging memory of one lane (a worker loop), divided into slots. Each chunk
+ * of bytes in transfer uses one slot. The ring is one mapping, of huge pages if the kernel has any.
+ * The lane registers the mapping with the device in one piece or in two. With two, it starts with
+ * the first piece, and pins the second when it is short of slots. Only the lane's thread gets and
+ * puts slots, so the slots need no lock.
  *
  * A big slot has slot_bytes bytes. Small slots let many small chunks be in flight. A free big slot
  * is cut into parts on demand, and joined again when all its parts are free. Parts serve drives,
- * which are fastest with many calls of 1 MiB. Whole big slots serve copy engines, which are
- * fastest with few long copies.
+ * which are fastest with many calls of 1 MiB. Whole big slots serve copy engines, which are fastest
+ * with few long copies.
  */
 #ifndef PST_CORE_RING_H
 #define PST_CORE_RING_H
@@ -26,7 +27,7 @@ struct pst_slot {
 	/* Kind of slot: 0 is a big slot, 1 a part of a big slot, 2 a small slot. */
 	uint8_t size;
 	uint16_t parts_out;	/* for a big slot: number of its parts in use */
-	bool cut;		/* for a big slot: it is cut into parts */
+	bool cut;		/* for a big slot: whether it is cut into parts */
 	struct pst_slot *whole; /* for a part: the big slot that it belongs to */
 	struct pst_slot *next;	/* for a free slot: the next free slot of this size */
 };
@@ -42,13 +43,15 @@ struct pst_slots {
 	struct pst_slot *all;
 	unsigned big_count, count;
 	unsigned parts; /* number of parts in a big slot; 0 if big slots are never cut */
-	/* Number of slots of each size that the lane has from its start. It gets the others when it
-	 * first runs out of slots. */
+	/* Numbers of big and of small slots that the lane can use from its start. It gets the
+	 * others when it first runs out of slots. */
 	struct pst_slot_counts first;
-	/* A chunk found no big slot, so no parts are handed out until a big slot is free. */
+	/* True if a chunk waits for a big slot. Then no parts are handed out until a big slot is
+	 * free. */
 	bool big_wanted;
 	char *base;
-	/* Number of bytes in all slots, and in the slots that `first` counts. */
+	/* Total number of bytes in all slots (len), and in the slots that `first` counts
+	 * (first_len). */
 	size_t len, first_len;
 };
 
@@ -61,14 +64,15 @@ struct pst_ring {
 	unsigned registered_count;
 };
 
-/* Returns how many bytes the ring of a lane with `all` slots has. */
+/* Returns the length in bytes of the ring (staging memory) of a lane with the slots in `all`. */
 size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all);
 
 /* Maps the ring's memory, on the device's NUMA node if possible. */
 int pst_ring_map(struct pst_ring *ring, const struct pst_numa *numa, size_t len,
 		 struct pst_err *err);
-/* Populates the ring up to offset `end`, and registers this piece with the device if the device can
- * register host memory. Called at most twice for a ring. No slot lies in both pieces. */
+/* Populates the pages of the ring up to offset `end`, and registers this piece of memory with the
+ * device if the device can register host memory. Called at most twice for a ring. No slot lies in
+ * both pieces. */
 void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev);
 /* Returns which piece of the ring contains the slot: 0 (first) or 1 (second). */
 static inline unsigned pst_ring_piece(const struct pst_ring *ring, const void *slot)

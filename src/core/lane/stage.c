@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements stages: see stage.h. stream.c makes stages and queues the operations of their rounds.
+ * Implements stages: see stage.h. A stage is the pinned memory through which the bytes of one
+ * stream-ordered request pass. stream.c makes stages and queues the device's operations on them.
  * Paths and chunk.c move bytes through them. These functions must never call a device's driver,
  * allocate memory or take a lock.
  */
@@ -13,7 +14,8 @@
 
 /* ---- places ---- */
 
-/* Returns how many places in the stage the span has: one for each byte that moves. */
+/* Returns how many bytes of the stage a span of the request occupies: one for each byte that
+ * moves. */
 static uint64_t span_bytes(const struct pst_request *req, const struct pst_span *span)
 {
 	unsigned i = (unsigned)(span - req->spans) + 1;
@@ -28,15 +30,15 @@ uint64_t pst_stage_place(struct pst_request *req, uint64_t block)
 	for (unsigned i = 0; i < req->span_count; i++) {
 		struct pst_span *span = &req->spans[i];
 
-		/* No block contains bytes of two spans, because calls read and write whole
-		 * blocks. */
+		/* Start each span in a new block, so that no block has bytes of two spans, because
+		 * storage calls read and write whole blocks. */
 		span->stage_at = (at + block - 1) / block * block + span->off % block;
 		at = span->stage_at + span_bytes(req, span);
 	}
 	return (at + block - 1) / block * block;
 }
 
-/* Returns the place in the stage of the span's byte at storage offset `off`. */
+/* Returns the position in the stage of the span's byte that is at offset `off` of the storage. */
 static uint64_t span_place(const struct pst_request *req, const struct pst_span *span, uint64_t off)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -59,7 +61,7 @@ uint64_t pst_stage_room(const struct pst_request *req, const struct pst_place *p
 struct parts_arg {
 	pst_stage_part_fn *fn;
 	void *arg;
-	char *mem; /* memory of the range's first byte */
+	char *mem; /* stage memory of the range's first byte */
 };
 
 static int part_place(void *arg, const struct pst_part *part)
@@ -69,11 +71,13 @@ static int part_place(void *arg, const struct pst_part *part)
 	return a->fn(a->arg, part, a->mem + part->at);
 }
 
-/* Calls a->fn for each part of the request's bytes from place `pos` up to, but not including, place
- * `end`. If a kernel copies them, leaves out bytes that the storage did not have. */
+/* Calls a->fn for each part of the request's bytes from position `pos` in the request up to, but
+ * not including, `end`. If a GPU kernel makes the copies, leaves out bytes after the end of the
+ * storage. */
 static int range_parts(struct pst_request *req, uint64_t pos, uint64_t end, struct parts_arg *a)
 {
-	/* Copies that are queued at submit copy all bytes. */
+	/* Copies for a kernel are listed after the read, so they can stop at the end of the
+	 * storage. Copies that were queued on the stream at submit copy all bytes. */
 	uint64_t stop = req->stage->by_kernel
 				? atomic_load_explicit(&req->end_at, memory_order_relaxed)
 				: UINT64_MAX;
@@ -122,7 +126,8 @@ int pst_stage_parts(struct pst_request *req, unsigned round, pst_stage_part_fn *
 	return 0;
 }
 
-/* Appends one copy to the list of copies. */
+/* Appends one copy, between the stage at `mem` and the device memory of `part`, to the list of
+ * copies that a GPU kernel makes for the request. */
 static int copies_add(void *arg, const struct pst_part *part, char *mem)
 {
 	struct pst_request *req = arg;
@@ -142,7 +147,8 @@ static int copies_add(void *arg, const struct pst_part *part, char *mem)
 	return 0;
 }
 
-/* Makes the list of copies of one round. Returns false if the stage's list of copies is full. */
+/* Lists the copies of one round, which is the device's operations for one piece of the stage.
+ * Returns false if the stage's list of copies is full. */
 static bool round_list(struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;
@@ -154,7 +160,7 @@ static bool round_list(struct pst_request *req, unsigned round)
 	return !ret;
 }
 
-/* Raises the word to `value`. Several threads may raise it at once. */
+/* Sets *word to `value`, unless it is higher already. Several threads may do so at once. */
 static void word_raise(uint64_t *word, uint64_t value)
 {
 	uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -195,14 +201,16 @@ void pst_stage_start(struct pst_request *req)
 			   stage->pieces < stage->rounds ? stage->pieces : stage->rounds);
 }
 
-/* Stores the request's result in the memory that the caller named for it. */
+/* Stores the request's result at the address that the caller gave with the request, if it gave
+ * one. */
 static void result_store(struct pst_request *req, int64_t result)
 {
 	if (req->late.result && !atomic_load(&req->retracted))
 		__atomic_store_n(req->late.result, result, __ATOMIC_RELEASE);
 }
 
-/* Returns whether another replay of the captured request has begun before this one ended. */
+/* A replay is one execution of a captured request by a launch of its CUDA graph. Returns whether
+ * another replay of this request has begun before the current one has ended. */
 static bool replays_overlap(struct pst_stage *stage)
 {
 	if (pst_stage_arrivals(stage) != atomic_load(&stage->replays))
@@ -210,8 +218,8 @@ static bool replays_overlap(struct pst_stage *stage)
 	return atomic_load(&stage->overlapped);
 }
 
-/* Lets the stream pass the request. After this call the stage may belong to another request, or to
- * the next replay. */
+/* Lets the CUDA stream continue after the request. After this call the stage may belong to another
+ * request, or to the next execution of this captured request. */
 static void stage_open(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
@@ -226,8 +234,8 @@ static void stage_open(struct pst_request *req)
 	}
 	word_raise(&stage->words->released,
 		   atomic_load_explicit(&stage->last, memory_order_relaxed));
-	/* The lane that watches the request frees it only after this store. A captured request may
-	 * already be free. */
+	/* This store must come last, because the lane that polls for it may then free the request.
+	 * A captured request may already be freed here, so do not access it. */
 	if (!captured)
 		atomic_store_explicit(&req->stage_left, true, memory_order_release);
 }
@@ -238,8 +246,9 @@ void pst_stage_finish(struct pst_request *req)
 
 	if (atomic_exchange_explicit(&req->stage_done, true, memory_order_acq_rel))
 		return;
-	/* The stream still makes the copies that were queued at submit. They must not copy bytes
-	 * of other requests. */
+	/* The request has ended before all bytes of the read were in the stage, but the stream
+	 * still makes the copies that were queued at submit. Clear the stage, so that they do not
+	 * copy bytes of earlier requests to the device. */
 	if (req->op == PENSTOCK_READ && !stage->by_kernel &&
 	    atomic_load(&stage->complete) < stage->rounds)
 		memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
@@ -249,16 +258,19 @@ void pst_stage_finish(struct pst_request *req)
 bool pst_stage_part(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
-	/* Loaded in this order: every replay first arrives, and then leaves. */
+	/* Load `left` before `arrived`. Every replay increments `arrived` first and `left` at its
+	 * end, so equal values mean that all replays have ended. */
 	uint64_t left = __atomic_load_n(&stage->words->left, __ATOMIC_ACQUIRE);
 	uint64_t arrived = pst_stage_arrivals(stage);
 
-	/* In this order: a replay that skips its copies must not find a good result. */
+	/* Store the error before removing the copies, so that no replay without copies has a
+	 * successful result. */
 	result_store(req, -EBUSY);
 	for (unsigned i = 0; stage->by_kernel && i < stage->rounds; i++)
 		__atomic_store_n(&stage->round[i].count, 0, __ATOMIC_RELEASE);
 	if (left != arrived) {
-		/* Each replay that arrives sets the word to 0. */
+		/* Release all waits of the replays. Done in each call, because a replay that
+		 * arrives sets the word to 0. */
 		word_raise(&stage->words->released, UINT32_MAX);
 		return false;
 	}
@@ -267,9 +279,9 @@ bool pst_stage_part(struct pst_request *req)
 	return true;
 }
 
-/* A round is complete: lets the stream execute its copies (read), or the copies of the round that
- * uses the same memory next (write). After the last round of a read, the stream has passed the
- * request. */
+/* Called when lanes have moved all bytes of a round, which is one piece of the stage. For a read,
+ * lets the stream copy them to the device. For a write, lets the stream fill the same memory with
+ * the bytes of a later round. After the last round of a read, the stream passes the request. */
 static void round_complete(struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;
@@ -288,7 +300,8 @@ static void round_complete(struct pst_request *req, unsigned round)
 		stage_open(req);
 }
 
-/* Handles all rounds that are complete, in order. One thread does so at a time. */
+/* Calls round_complete for all rounds that are complete, in order. Only one thread does so at a
+ * time. */
 static void rounds_advance(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
@@ -303,7 +316,8 @@ static void rounds_advance(struct pst_request *req)
 			round_complete(req, next++);
 		}
 		atomic_store(&stage->counting, false);
-		/* Another thread may have completed a round since the last look. */
+		/* Check again: another thread may have completed a round after this loop ended, and
+		 * returned because `counting` was true. */
 	} while (next < rounds && !atomic_load(&stage->left[next]));
 }
 
@@ -335,7 +349,8 @@ void pst_stage_moved(const struct pst_chunk *chunk)
 		return;
 	if (chunk->moved < chunk->len) {
 		pst_req_end_at(req, chunk->off + chunk->moved);
-		/* The file has become shorter since submit. */
+		/* The file has become shorter since submit, so zero the missing bytes, which the
+		 * stream copies in any case. */
 		if (!stage->by_kernel)
 			memset(pst_stage_memory(chunk, chunk->off) + chunk->moved, 0,
 			       chunk->len - chunk->moved);

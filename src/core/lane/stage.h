@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stage of a stream-ordered request: pinned host memory through which all bytes of the request
- * pass. For a read, lanes fill the stage, and operations that were queued on the caller's stream at
- * submit copy from it to the device. A write goes the other way. So after submit, no lane calls the
- * driver for the request. This matters because a thread of the application may hold the driver's
- * lock until the stream is idle.
+ * pass. For a read, lanes (worker threads) fill the stage, and operations that were queued on the
+ * caller's stream at submit copy from it to the device. A write goes the other way. So after
+ * submit, no lane calls the driver for the request. This matters because a thread of the
+ * application may hold the driver's lock until the stream is idle.
  *
  * The bytes of the request have places in the stage, which are numbered from 0. A place and its
  * storage offset have the same remainder by the storage's block length, so O_DIRECT works. The
  * places are cut into pieces of equal length. The operations for one piece are a round. The stage's
- * memory holds n pieces at a time: piece k uses the memory that piece k - n used before. Core and
- * the stream tell each other how far they are through words in pinned memory.
+ * memory holds n pieces at a time: piece k uses the memory that piece k - n used before. Lanes and
+ * the stream synchronise through these words in pinned memory:
  *
  *	arrived		the stream stores 1 when it reaches the request
  *	released	lanes store it, and it only grows. Before the operations of round k, the
@@ -42,7 +42,8 @@
 
 #define PST_STAGE_ROUNDS_MAX 128u
 
-/* The words that core and a stream share, each on a cache line of the thread that stores it. */
+/* The words in pinned memory that lanes and the GPU's stream share. The words that lanes store and
+ * the words that the stream stores are on different cache lines. */
 struct pst_stage_words {
 	uint64_t released;
 	uint64_t unused[7];
@@ -51,72 +52,78 @@ struct pst_stage_words {
 };
 
 struct pst_stage {
-	/* Next stage in a list: of free stages, of stages whose stream has yet to pass them, or of
-	 * the requests that a lane watches. */
+	/* Next stage in a list. A stage is on one of three lists: of free stages, of stages whose
+	 * stream has yet to pass them, or of the requests whose streams a lane polls. */
 	struct pst_stage *next;
 	struct pst_request *req;
 	struct pst_stage_words *words;
-	char *mem; /* memory of the stage; it holds `pieces` pieces */
+	char *mem; /* memory of the stage, `pieces` pieces long */
 	uint64_t piece_bytes;
 	unsigned pieces, rounds;
 	/* The value that the stream stores in `passed` when it has passed the request. */
 	_Atomic unsigned last;
-	/* A kernel executes the copies of a round. It reads their addresses when it runs, because
-	 * they are not known at submit. If false, the copies were queued at submit. */
+	/* True if a GPU kernel makes the copies of a round. It reads their addresses when it runs,
+	 * because they are not known at submit. If false, the copies were queued on the stream at
+	 * submit. */
 	bool by_kernel;
-	/* For copies by the kernel: the rounds, and their copies. Both are in pinned memory. */
+	/* For copies by the GPU kernel: the list of rounds, and the list of their copies. Both
+	 * lists are in pinned memory. */
 	struct pst_stream_round *round;
 	struct pst_stream_copy *copies;
 	unsigned copies_used, copies_max;
-	/* For each round: number of bytes that lanes have yet to move. */
+	/* For each round: number of bytes that lanes have not moved yet. */
 	_Atomic uint64_t left[PST_STAGE_ROUNDS_MAX];
-	/* Number of rounds that are complete, from round 0 on: a round that is complete before an
-	 * earlier one does not count yet. */
+	/* Number of rounds that are complete, counted from round 0 up to the first one that is not.
+	 * A round is the device's operations for one piece. */
 	_Atomic unsigned complete;
 	/* True while a thread counts complete rounds; then no other thread counts them. */
 	_Atomic bool counting;
 	uint64_t turn; /* number of requests that have used the stage so far */
-	/* For a captured request: number of replays that lanes have started, and whether replays
-	 * have overlapped. */
+	/* For a captured request: the number of replays (executions by graph launches) that lanes
+	 * have started, and whether replays have overlapped. */
 	bool captured;
 	_Atomic uint64_t replays;
 	_Atomic bool overlapped;
-	/* The memory that streams.c has allocated for the stage: index of the block, and its first
-	 * unit and number of units in the block. */
+	/* Where streams.c has allocated the stage's memory: the index of a block of memory, and the
+	 * first unit and the number of units in that block. */
 	unsigned block;
 	size_t at, len;
 };
 
-/* Gives every span of the request its place in the stage, for blocks of `block` bytes. Returns the
- * number of places. */
+/* Assigns a position in the stage to every span (contiguous storage range) of the request, for a
+ * storage with blocks of `block` bytes. Returns the number of bytes that the spans occupy in the
+ * stage. */
 uint64_t pst_stage_place(struct pst_request *req, uint64_t block);
-/* Starts to count the rounds of a request whose spans have their places. For a write by the
- * kernel, makes the lists of copies of all rounds. */
+/* Sets the counters of the request's rounds to their start values, after pst_stage_place. For a
+ * write whose copies a GPU kernel makes, also lists the copies of all rounds. */
 void pst_stage_start(struct pst_request *req);
 
-/* Called for one part of a round, whose bytes are at `mem` in the stage. */
+/* Called for one part of a round, which is a rectangle of device memory. Its bytes are at `mem` in
+ * the stage. */
 typedef int pst_stage_part_fn(void *arg, const struct pst_part *part, char *mem);
 /* Calls fn for each part of a round. If fn returns a value other than 0, stops and returns it. */
 int pst_stage_parts(struct pst_request *req, unsigned round, pst_stage_part_fn *fn, void *arg);
 
-/* Returns how many bytes, from this place on, lie in the same piece. */
+/* Returns how many bytes of the request, from `place` on, are in the same piece of the stage. */
 uint64_t pst_stage_room(const struct pst_request *req, const struct pst_place *place);
-/* Returns the memory for the bytes of a chunk from storage offset `off` on, where `off` is at most
- * one block before the chunk. Returns NULL if the chunk must wait until the stream has made the
- * memory free (read) or has filled it (write). */
+/* Returns the stage memory for the bytes of a chunk from storage offset `off` on. `off` is at most
+ * one block before the chunk. Returns NULL if the chunk must wait: for a read until the stream has
+ * emptied the memory, for a write until the stream has filled it. */
 char *pst_stage_memory(const struct pst_chunk *chunk, uint64_t off);
-/* Counts the bytes of a completed chunk. If they complete a round, lets the stream continue. */
+/* Counts the bytes of a completed chunk. If they complete a round (the bytes of one piece of the
+ * stage), lets the stream continue. */
 void pst_stage_moved(const struct pst_chunk *chunk);
 /* Stores the request's result for the application, and lets the stream pass the request. Does
- * nothing if this has been done. Any thread may call it that holds the request, after all phases of
- * the request are done. */
+ * nothing if another call has done so. Any thread that has a reference to the request may call it
+ * after all phases of the request are done. */
 void pst_stage_finish(struct pst_request *req);
 
-/* Ends the overlap of replays step by step: lets all of them pass without a copy, and stores -EBUSY
- * as their result. Called until it returns true, which means that all of them have passed. */
+/* Called after replays (executions of a captured request by graph launches) have overlapped. Lets
+ * all of them pass without a copy, and stores -EBUSY as their result. It must be called until it
+ * returns true, which means that all of them have passed. */
 bool pst_stage_part(struct pst_request *req);
 
-/* Returns how many replays have reached the captured request. */
+/* Returns how many replays (executions by graph launches) have reached the captured request. */
 static inline uint64_t pst_stage_arrivals(const struct pst_stage *stage)
 {
 	return __atomic_load_n(&stage->words->arrived, __ATOMIC_ACQUIRE);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of CPUs: see cpus.h. */
+/* Parses the kernel's lists of CPUs into sets of CPUs: see cpus.h. */
 #include "core/machine/cpus.h"
 
 #include <errno.h>
 
-/* Parses one decimal number, and moves *text to the character after it. */
+/* Parses one decimal number at *text, and moves *text to the character after the number. */
 static int cpu_number_parse(const char **text, unsigned *out)
 {
 	unsigned value = 0, digits = 0;

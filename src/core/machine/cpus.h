@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of CPUs, and a parser of the kernel's CPU lists ("0-3,8"). The topology uses them to tell
- * which CPUs are near a device. The parser must never accept only a part of a list.
+ * Sets of CPUs, and a parser of the kernel's CPU lists ("0-3,8"). The topology uses them to report
+ * which CPUs are near a device. If a text is not a list as a whole, the parser must fail, and never
+ * accept only a part of it.
  */
 #ifndef PST_CORE_CPUS_H
 #define PST_CORE_CPUS_H

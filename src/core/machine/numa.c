@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NUMA placement of a pump's threads and memory: see numa.h. */
+/* Binds the worker threads and the memory of a device to the CPUs and the NUMA node near it: see
+ * numa.h. */
 #include "core/machine/numa.h"
 
 #include <linux/mempolicy.h>

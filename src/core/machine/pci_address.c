@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PCI addresses as text: see pci_address.h. Called when a device, a pump or a file is opened,
- * and by the `penstock` command, never per request.
+ * Parses and writes PCI addresses as text: see pci_address.h. Called when a device or a file is
+ * opened, when a device's worker threads start, and by the `penstock` command, but never per
+ * request.
  */
 #include "core/machine/pci_address.h"
 
@@ -11,7 +12,7 @@
 
 #include "core/machine/sysfs.h"
 
-/* Parses a hexadecimal number that ends before the character `end`, and moves *text behind that
+/* Parses a hexadecimal number, which the character `end` must follow. Moves *text behind that
  * character. */
 static int hex_field_parse(const char **text, unsigned digits_max, uint32_t max, char end,
 			   uint32_t *out)

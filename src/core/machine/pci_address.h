@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PCI addresses (domain:bus:device.function, short BDF) as text. Reads an address in any
- * spelling, writes it in the kernel's spelling, and finds addresses in paths of /sys. Used by
- * the topology, by the block stack and by `penstock check`. It must never accept a text if only
- * a part of the text is an address.
+ * PCI addresses (domain:bus:device.function, short BDF) as text. Reads an address in any spelling,
+ * writes it in the kernel's spelling, and finds addresses in paths of /sys. Used by the machine's
+ * topology, by `penstock check`, and by the code that finds the drives below a file. It must never
+ * accept a text if only a part of the text is an address.
  */
 #ifndef PST_CORE_PCI_ADDRESS_H
 #define PST_CORE_PCI_ADDRESS_H

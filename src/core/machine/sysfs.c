@@ -48,12 +48,13 @@ static int path_format(char *path, const char *fmt, va_list args)
 }
 
 /*
- * Opens a path beneath the root. If the root is not "/", links are resolved inside it. This needs
- * openat2, which kernels before 5.6 and some containers lack. Without openat2 a link may lead out
- * of the root, so a hostile capture can point to any file that this process may read.
+ * Opens a path beneath the root folder. If the root is not "/", links are resolved inside it. This
+ * needs openat2, which kernels before 5.6 and some containers lack. Without openat2 a link may lead
+ * out of the root. Then a hostile capture (a copy of another machine's files) can point to any file
+ * that this process may read.
  *
  * openat2 may fail with EAGAIN for a path that contains "..", if another process renames or mounts
- * something at that time. The caller must then try again.
+ * something at that time. So the function calls it again, at most OPEN_TRIES_MAX times.
  */
 static int sysfs_path_open(const struct pst_sysfs *fs, const char *path, int flags)
 {
@@ -75,7 +76,8 @@ static int sysfs_path_open(const struct pst_sysfs *fs, const char *path, int fla
 	return fd < 0 ? -errno : (int)fd;
 }
 
-/* Opens a regular file for reading. A fifo or a device in a capture is refused. */
+/* Opens a regular file for reading. Refuses a fifo or a device file, which a capture (a copy of
+ * another machine's files) could contain, because opening it could block. */
 static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_list args)
 {
 	char path[PST_SYSFS_PATH_MAX];
@@ -94,7 +96,7 @@ static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_lis
 	return sysfs_path_open(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 }
 
-/* Reads until the end of the file, or until it has `max` bytes. */
+/* Reads at most `max` bytes of a file, up to its end. Returns their number or -errno. */
 static ssize_t fd_read(int fd, char *out, size_t max)
 {
 	size_t got = 0;
@@ -278,7 +280,7 @@ static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, 
 	len = readlinkat(fd, "", out, out_len);
 	ret = len < 0 ? -errno : 0;
 	close(fd);
-	/* If the path is not a link, readlinkat on the O_PATH descriptor fails with ENOENT. */
+	/* The path is not a link: then readlinkat on the O_PATH descriptor fails with ENOENT. */
 	if (ret == -ENOENT)
 		ret = -EINVAL;
 	if (!ret && (size_t)len == out_len)
@@ -345,7 +347,7 @@ static int name_by_version(const void *a, const void *b)
 	return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Reads the names of an open folder and sorts them. */
+/* Reads the names in an open folder, except those that begin with a dot, and sorts them. */
 static int names_read(DIR *dir, struct pst_names *out)
 {
 	size_t capacity = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses. So
- * the files can also be copies from another machine; a folder with such copies is called a
- * capture. Called by the topology, by the block stack and by `penstock check`, when something is
- * opened; never per request. It must never write.
+ * the files can also be copies from another machine; a folder with such copies is called a capture.
+ * Called when devices and files are opened, and by `penstock topo` and `penstock check`, but never
+ * per request. It must never write.
  *
  * The files beneath a root may be garbled or hostile. So links cannot lead out of the root, only
  * regular files are read, every size has a limit, and text is returned as one printable line.
@@ -31,10 +31,10 @@ struct pst_names {
 	bool truncated; /* the folder has more than PST_SYSFS_ENTRIES_MAX names */
 };
 
-/* Opens a root folder; NULL, "" and "/" stand for the real machine. Returns 0 or -errno. On success
- * the caller must close it. */
+/* Opens the root folder `root`. NULL, "" and "/" mean the files of this machine. Returns 0 or
+ * -errno. On success the caller must close it. */
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root);
-/* Closes the root folder; closing twice is fine. */
+/* Closes the root folder; calling this twice is allowed. */
 void pst_sysfs_close(struct pst_sysfs *fs);
 
 /*
@@ -86,8 +86,8 @@ void pst_names_free(struct pst_names *names);
  * anything else. */
 int pst_number_parse(const char *text, int64_t *out);
 
-/* Finds the next component of a path: `*len` bytes at *part. Moves *path behind it. Returns false
- * at the end of the path. */
+/* Finds the next component of a path: *part is set to its start, and *len to its length. Moves
+ * *path behind the component. Returns false at the end of the path. */
 bool pst_path_next(const char **path, const char **part, size_t *len);
 /* Returns whether a path component starts with `prefix` and is longer than it, as "host12" is for
  * the prefix "host". If `digits` is true, only digits may follow the prefix. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queries on a topology: see topo.h. Called when devices and pumps are opened, and by the
- * `penstock` command. It must never trust that the PCI tree is well formed: files that were copied
- * from another machine may describe bridges that form a circle.
+ * Answers queries about a topology, for example how near two devices are: see topo.h. Called when
+ * devices are opened and their worker threads start, and by the `penstock` command. The PCI tree
+ * may be malformed: files that were copied from another machine may describe bridges that form a
+ * circle.
  */
 #include "core/machine/topo.h"
 
@@ -70,8 +71,8 @@ const struct pst_pci *pst_topo_pci(const struct pst_topo *topo, const char *bdf)
 	return index < 0 ? NULL : &topo->pci[index];
 }
 
-/* Returns the number of steps up from function `from` to bridge `to`, or -1 if `to` is not above
- * it. */
+/* Returns the number of steps up the PCI tree from the device `from` to the bridge `to`. Returns -1
+ * if `to` is not above `from`. */
 static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 {
 	int steps;
@@ -84,8 +85,9 @@ static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 	return -1;
 }
 
-/* Returns the index of the lowest bridge above both devices, or -1 if there is none. Sets *far to
- * the number of steps from a device up to that bridge, for the device that is farther from it. */
+/* Returns the index of the lowest bridge that is above both devices, or -1 if there is none. Sets
+ * *far to a number of steps up the tree: from the device that is farther from this bridge to the
+ * bridge. */
 static int common_bridge_find(const struct pst_topo *topo, int a, int b, int *far)
 {
 	int at, up_a, up_b;
@@ -108,7 +110,8 @@ static int pci_node(const struct pst_topo *topo, int index)
 	for (i = 0; i < topo->node_count; i++)
 		if (topo->nodes[i].id == topo->pci[index].numa)
 			return topo->nodes[i].id;
-	/* On a machine with one node, the firmware often does not report the node of a device. */
+	/* On a machine with one NUMA node, the firmware often does not report the node of a
+	 * device. */
 	return topo->node_count == 1 ? topo->nodes[0].id : -1;
 }
 
@@ -120,8 +123,9 @@ int pst_topo_nearness(const struct pst_topo *topo, const char *bdf_a, const char
 		return a < 0 ? a : b;
 	if (a == b)
 		return PST_NEAR_SELF;
-	/* A device in a switch is below a downstream port, which is below the upstream port. So two
-	 * devices of one switch are at most two steps below their common bridge. */
+	/* A switch is two levels of bridges: its upstream port, and below it a downstream port for
+	 * each device. So two devices of one switch are at most two steps below their common
+	 * bridge. */
 	if (common_bridge_find(topo, a, b, &far) >= 0)
 		return far <= 2 ? PST_NEAR_PIX : PST_NEAR_PXB;
 	if (topo->pci[a].host[0] && !strcmp(topo->pci[a].host, topo->pci[b].host))
@@ -138,9 +142,10 @@ const char *pst_nearness_name(int nearness)
 	return nearness < 0 || nearness > PST_NEAR_SYS ? "?" : names[nearness];
 }
 
-/* Checks the bridges above `from`, up to `top`. Returns 1 if one of them redirects traffic
- * between devices below it to the root, -ENODATA if that is not known, or 0. The bridge `top`
- * itself is checked only if `with_top` is true. */
+/* Checks the bridges above the device `from`, up to the bridge `top`, which itself is checked only
+ * if `with_top` is true. Returns 1 if one of them redirects traffic between devices below it to the
+ * root (PCIe ACS), and else 0. If that is not known of a bridge, and none redirects, returns
+ * -ENODATA. */
 static int bridges_redirect(const struct pst_topo *topo, int from, int top, bool with_top)
 {
 	bool unknown = false;
@@ -198,7 +203,7 @@ int pst_topo_cpus_near(const struct pst_topo *topo, const char *bdf, struct pst_
 		return pst_cpus_parse(topo->pci[index].cpulist, out);
 	node = pci_node(topo, index);
 	for (i = 0; node >= 0 && i < topo->node_count; i++) {
-		/* A node may have memory but no CPUs. */
+		/* Skip a node that has memory but no CPUs. */
 		if (topo->nodes[i].id != node || !pst_cpus_count(&topo->nodes[i].cpus))
 			continue;
 		*out = topo->nodes[i].cpus;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The topology of the machine: its NUMA nodes, its PCI tree, and the GPUs, drives and RDMA NICs
- * in it. These functions tell how near two devices are, and which node and CPUs are near a
- * device. Used when a pump starts, by `penstock topo` and by `penstock check`, never per
+ * The topology of the machine: its NUMA nodes, its PCI tree, and the GPUs, drives and RDMA NICs in
+ * it. These functions return how near two devices are, and which node and CPUs are near a device.
+ * Used when a device's worker threads start, by `penstock topo` and by `penstock check`, never per
  * request. topo_read.h reads a topology from /sys, topo_print.h prints it.
  *
  * A value that could not be read is marked as unknown; it must never be a guess. A pst_topo does
@@ -88,13 +88,13 @@ struct pst_node {
 
 enum pst_end_kind { PST_END_GPU, PST_END_DRIVE, PST_END_NIC };
 
-/* An end of a transfer: a device that data comes from or goes to. */
+/* A device at an end of transfers, where data comes from or goes to: a GPU, a drive or a NIC. */
 struct pst_end {
 	enum pst_end_kind kind;
 	/* "GPU0", "nvme0", "mlx5_0". GPUs are numbered by PCI address, not in CUDA's order. */
 	char name[32];
-	/* For a drive: "pcie", "rdma", "tcp", "virtio", "sata", ... For a NIC: "infiniband",
-	 * "ethernet" or "software". For a GPU: "". */
+	/* Connection of a drive: "pcie", "rdma", "tcp", "virtio", "sata", ... For a NIC:
+	 * "infiniband", "ethernet" or "software". For a GPU: "". */
 	char transport[16];
 	char maker[8];	/* for a GPU: "nvidia", "amd" or "intel"; otherwise "" */
 	char model[48]; /* "" if unknown */
@@ -113,7 +113,7 @@ struct pst_topo {
 	char *online_list; /* `online` as a text such as "0-3,8"; NULL if unknown */
 	/* Mode of the IOMMU: "none", "passthrough", "translated" or "mixed"; static. */
 	const char *iommu;
-	bool complete;	/* false if a limit was reached, so that something is left out */
+	bool complete;	/* false if a limit was reached and entries are left out */
 	bool no_memory; /* an allocation failed while the topology was read */
 };
 
@@ -123,19 +123,20 @@ void pst_topo_close(struct pst_topo *topo);
 /* Returns the PCI function at an address, or NULL if there is none or `bdf` is not an address. */
 const struct pst_pci *pst_topo_pci(const struct pst_topo *topo, const char *bdf);
 
-/* Returns how near two PCI devices are: an enum pst_nearness, which is the same in either order.
- * Returns -EINVAL if an argument is not an address, or -ENODEV if there is no such device. */
+/* Returns the distance between two PCI devices as an enum pst_nearness. The order of the devices
+ * does not matter. Returns -EINVAL if an argument is not an address, or -ENODEV if there is no such
+ * device. */
 int pst_topo_nearness(const struct pst_topo *topo, const char *bdf_a, const char *bdf_b);
 /* Returns the name of a nearness, such as "PIX", or "?" if the number is out of range. */
 const char *pst_nearness_name(int nearness);
 
 /* Returns 1 if a bridge between the two devices sends the traffic between them up to the root,
- * otherwise 0. Errors: -ENODATA if the config space of a bridge could not be read, for which
- * the process must run as root; -EXDEV if no bridge is above both devices; -EINVAL and -ENODEV
- * as for pst_topo_nearness. */
+ * otherwise 0. Errors: -ENODATA if the config space of a bridge could not be read, for example
+ * because the process does not run as root; -EXDEV if no bridge is above both devices; -EINVAL and
+ * -ENODEV as for pst_topo_nearness. */
 int pst_topo_acs_redirects(const struct pst_topo *topo, const char *bdf_a, const char *bdf_b);
 
-/* Returns a device's NUMA node, which on a machine with one node is always that node. Returns
+/* Returns a device's NUMA node. On a machine with one node, every device is on that node. Returns
  * -ENODATA if the node is not known. */
 int pst_topo_numa_of(const struct pst_topo *topo, const char *bdf);
 

@@ -262,7 +262,7 @@ static void devices_print_json(const struct pst_topo *topo, FILE *f)
 	fprintf(f, "]");
 }
 
-/* Returns whether a bridge is above a GPU, drive or NIC of the topology. */
+/* Returns whether a GPU, drive or NIC of the topology is below the bridge in the PCI tree. */
 static bool bridge_above_end(const struct pst_topo *topo, int bridge)
 {
 	int at, depth;

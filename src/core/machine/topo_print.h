@@ -10,7 +10,8 @@
 
 #include "core/machine/topo.h"
 
-/* Prints the nodes, the devices, and a matrix of nearness like the one of `nvidia-smi topo -m`. */
+/* Prints the NUMA nodes, the devices, and a matrix of how near each two devices are, like the one
+ * of `nvidia-smi topo -m`. */
 void pst_topo_print(const struct pst_topo *topo, FILE *f);
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the topology of the machine: see topo_read.h. The target of a device's link in
- * /sys/bus/pci/devices shows the device's place in the PCI tree. This file must never turn an
- * unreadable attribute into a valid value, and never follow bridges that form a circle.
+ * Reads the topology of the machine: see topo_read.h. A device's place in the PCI tree follows from
+ * the target of the device's link in /sys/bus/pci/devices. This file must never turn an unreadable
+ * attribute into a valid value, and never follow bridges that form a circle.
  */
 #include "core/machine/topo_read.h"
 
@@ -112,7 +112,7 @@ static void online_cpus_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 
 /* ---- the PCI tree ----------------------------------------------------------- */
 
-/* A device's place in the PCI tree. */
+/* Where a device is in the PCI tree. */
 struct pci_place {
 	char host[PST_BDF_LEN];	  /* the outermost host bridge */
 	char bridge[PST_BDF_LEN]; /* address of the bridge above; "" if there is none */
@@ -121,8 +121,8 @@ struct pci_place {
 /*
  * Parses the target of a device's link, such as
  * "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0". If the path contains a second host
- * bridge, that one is Intel's VMD. A device directly below it has no bridge above, and
- * place->host is the first, outermost host bridge.
+ * bridge, that one is an Intel VMD controller. A device directly below it has no bridge above it,
+ * and place->host is the first, outermost host bridge.
  */
 static void pci_place_parse(const char *link, const char *bdf, struct pci_place *place)
 {
@@ -177,8 +177,9 @@ static int64_t pci_number_read(const struct pst_sysfs *fs, const char *bdf, cons
 	return value;
 }
 
-/* Returns the size of the largest memory BAR. The first six lines of the file `resource` are the
- * BARs, in the form "start end flags"; flag 0x200 marks a memory BAR. */
+/* Returns the size of a device's largest memory BAR (address range of PCI). The first six lines of
+ * the device's file `resource` are the BARs, in the form "start end flags"; flag 0x200 marks a
+ * memory BAR. */
 static uint64_t largest_bar_read(const struct pst_sysfs *fs, const char *bdf)
 {
 	uint64_t largest = 0;
@@ -211,7 +212,7 @@ static int32_t acs_control_find(const uint8_t *config, size_t len)
 {
 	unsigned at = 0x100, count;
 
-	/* The kernel lets an ordinary user read only the first 64 bytes. */
+	/* Only root can read more than the first 64 bytes, which do not contain the capability. */
 	if (len <= 64)
 		return -1;
 	for (count = 0; at >= 0x100 && at + 8 <= len && count < 960; count++) {
@@ -272,7 +273,8 @@ static void pci_device_read(struct pst_topo *topo, const struct pst_sysfs *fs, s
 	dev->numa = (int32_t)pci_number_read(fs, dev->bdf, "numa_node", 0, INT32_MAX, -1);
 	dev->link_mts = link_speed_read(fs, dev->bdf, "current_link_speed");
 	dev->link_mts_max = link_speed_read(fs, dev->bdf, "max_link_speed");
-	/* If a device does not answer, its link width reads as 255. */
+	/* The link width of a device that does not answer reads as 255, which the maximum of 32
+	 * rejects. */
 	dev->link_width = (uint16_t)pci_number_read(fs, dev->bdf, "current_link_width", 0, 32, 0);
 	dev->link_width_max = (uint16_t)pci_number_read(fs, dev->bdf, "max_link_width", 0, 32, 0);
 	dev->p2pmem_bytes = (uint64_t)pci_number_read(fs, dev->bdf, "p2pmem/size", 0, INT64_MAX, 0);
@@ -418,7 +420,8 @@ static int pci_read_all(struct pst_topo *topo, const struct pst_sysfs *fs)
 
 /* ---- GPUs, drives, NICs ----------------------------------------------------- */
 
-/* Copies up to `len` bytes of text, truncated to fit, with '?' for unprintable bytes. */
+/* Copies up to `len` bytes of `text` to `out`. Truncates the copy to fit in `out`, and replaces
+ * unprintable bytes by '?'. */
 static void printable_copy(char *out, size_t out_len, const char *text, size_t len)
 {
 	size_t i;
@@ -428,9 +431,9 @@ static void printable_copy(char *out, size_t out_len, const char *text, size_t l
 	out[i] = '\0';
 }
 
-/* Adds an end (a GPU, drive or NIC) to the topology. If the limit is reached or the name is too
- * long, returns NULL and marks the topology incomplete. The other members of the new end are
- * zero. */
+/* Adds an entry for a GPU, drive or NIC to the topology's array `ends`. If the array is full or the
+ * name is too long, returns NULL and marks the topology incomplete. In the new entry, pci and numa
+ * are -1, and the other members are zero. */
 static struct pst_end *end_add(struct pst_topo *topo, enum pst_end_kind kind, const char *name)
 {
 	struct pst_end *end = &topo->ends[topo->end_count];
@@ -475,7 +478,8 @@ static const char *gpu_maker(const struct pst_pci *dev)
 	return dev->vendor == 0x1002 ? "amd" : dev->vendor == 0x8086 ? "intel" : NULL;
 }
 
-/* Reads a GPU's model from the driver's file in /proc: "Model: \t\t NVIDIA H200". */
+/* Reads a GPU's model from a file of NVIDIA's driver in /proc, from the line "Model: \t\t NVIDIA
+ * H200". */
 static void nvidia_model_read(const struct pst_sysfs *fs, const char *bdf, char *out,
 			      size_t out_len)
 {
@@ -540,8 +544,8 @@ static void nvme_drives_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 			       "sys/class/nvme/%s/transport", name);
 		pst_sysfs_text(fs, end->model, sizeof(end->model), "sys/class/nvme/%s/model", name);
 		pst_sysfs_text(fs, end->state, sizeof(end->state), "sys/class/nvme/%s/state", name);
-		/* If the path contains no PCI device, the drive is an NVMe drive over fabrics (a
-		 * network). */
+		/* An NVMe drive over fabrics (a network) has no PCI device in its path, so its PCI
+		 * index stays -1. */
 		if (pst_sysfs_link(fs, link, sizeof(link), "sys/class/nvme/%s", name) > 0 &&
 		    pst_path_bdf(link, bdf))
 			end_place(topo, end, bdf);
@@ -682,7 +686,7 @@ static int topo_read(const char *root, const char *near, struct pst_topo **out, 
 	if (!ret && !near)
 		ret = ends_read(topo, &fs);
 	if (!ret && topo->no_memory)
-		ret = -ENOMEM; /* an incomplete topology would look like a complete one, so fail */
+		ret = -ENOMEM; /* fail, because an incomplete topology would look complete */
 	pst_sysfs_close(&fs);
 	if (ret < 0) {
 		if (why && why_len)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the topology of the machine from /sys. Called when a pump starts and by the `penstock`
- * command, never per request. The caller chooses the root folder, which may contain files that
- * were captured on another machine. Nothing on the machine is changed.
+ * Reads the topology of the machine from /sys. Called when a device's worker threads start and by
+ * the `penstock` command, never per request. The caller chooses the root folder, which may contain
+ * files that were captured on another machine. These functions change nothing on the machine.
  */
 #ifndef PST_CORE_TOPO_READ_H
 #define PST_CORE_TOPO_READ_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements captured requests: see captured.h. A user object of the graph shows when the graph is
- * destroyed: the driver then calls the object's destructor. This runs in a thread of the driver, so
- * it only sets a flag.
+ * Implements captured requests, which are nodes of a CUDA graph: see captured.h. Each of them
+ * attaches a CUDA user object to the graph. When the graph is destroyed, the driver calls the
+ * object's destructor. It runs in a thread of the driver, so it only sets a flag.
  */
 #include "core/queue/captured.h"
 
@@ -18,23 +18,25 @@
 #include "core/base/stats.h"
 #include "core/lane/lane.h"
 
-/* A lane frees a captured request within this time, unless it hangs in a system call. */
+/* Maximum time in ns that a lane takes to free a captured request whose graph is destroyed, unless
+ * the lane hangs in a system call. */
 #define HUNG_NS 1000000000u
 
-/* Shared by a captured request and the graph's user object. Whichever of the two drops its
- * reference last frees the struct. */
+/* State that a captured request shares with the user object of its CUDA graph. Whichever of the two
+ * drops its reference last frees the struct. */
 struct pst_captured_tie {
 	_Atomic unsigned refs;
 	_Atomic bool gone;
 };
 
-/* Guards the list. Lanes take it, so a thread that holds it takes no other lock and makes no driver
- * call. */
+/* Guards `list`, the list of all captured requests. Worker threads take this lock, so a thread that
+ * holds it takes no other lock and makes no driver call. */
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pst_captured *list;
-static _Atomic unsigned list_count; /* length of the list; while it is 0, no lock is taken */
+static _Atomic unsigned list_count; /* length of `list`; while it is 0, callers skip the lock */
 
-/* Forgets the parent's captured requests in a forked child, which cannot launch their graphs. */
+/* Empties the list in a forked child, because the child cannot launch the graphs of the parent's
+ * captured requests. */
 static void list_reset(void)
 {
 	pthread_mutex_init(&list_lock, NULL);
@@ -55,7 +57,7 @@ static void tie_put(struct pst_captured_tie *tie)
 		free(tie);
 }
 
-/* Destructor of the graph's user object: notes that the graph is destroyed. */
+/* Destructor of the CUDA graph's user object: stores that the graph is destroyed. */
 static void tie_gone(void *arg)
 {
 	struct pst_captured_tie *tie = arg;
@@ -69,7 +71,8 @@ bool pst_captured_gone(const struct pst_captured *cap)
 	return atomic_load_explicit(&cap->tie->gone, memory_order_acquire);
 }
 
-/* Allocates a captured request with its segments, its spans and its tie. */
+/* Allocates a captured request, its segments, its spans (contiguous storage ranges), and the struct
+ * that it shares with its graph. */
 static struct pst_captured *captured_alloc(unsigned seg_count, unsigned spans_max)
 {
 	struct pst_captured *cap = calloc(1, sizeof(*cap));
@@ -88,7 +91,7 @@ static struct pst_captured *captured_alloc(unsigned seg_count, unsigned spans_ma
 	return NULL;
 }
 
-/* Copies the members that describe the caller's request. */
+/* Copies the members of `from` that describe the caller's request. */
 static void captured_fill(struct pst_captured *cap, const struct pst_request *from)
 {
 	struct pst_request *req = &cap->req;
@@ -118,7 +121,8 @@ static void captured_fill(struct pst_captured *cap, const struct pst_request *fr
 int pst_captured_make(struct pst_request *from, struct pst_stream_seq *seq,
 		      struct pst_captured **out, struct pst_err *err)
 {
-	/* Each segment may have three spans. */
+	/* Each segment may have three spans: the unaligned bytes before its whole blocks, the
+	 * blocks, and the bytes after them. */
 	unsigned spans_max = 3 * from->seg_count;
 	struct pst_captured *cap = captured_alloc(from->seg_count, spans_max);
 	int ret;
@@ -155,7 +159,7 @@ void pst_captured_free(struct pst_captured *cap)
 	*at = cap->next;
 	atomic_fetch_sub(&list_count, 1);
 	pthread_mutex_unlock(&list_lock);
-	/* After this, another thread may close the device. */
+	/* When this count is 0, another thread may close the device, so do not use it any more. */
 	atomic_fetch_sub_explicit(&cap->gpu->graphs, 1, memory_order_release);
 	tie_put(cap->tie);
 	free(cap->req.segs);
@@ -163,7 +167,8 @@ void pst_captured_free(struct pst_captured *cap)
 	free(cap);
 }
 
-/* Returns the number of captured requests of the device whose graphs are gone. */
+/* Returns the number of captured requests of the device whose graphs are destroyed, but which no
+ * lane has freed yet. */
 static unsigned gone_count(const struct penstock_device *gpu)
 {
 	unsigned count = 0;
@@ -189,8 +194,10 @@ bool pst_captured_await_free(const struct penstock_device *gpu)
 
 /* ---- replays ---- */
 
-/* Keeps the storage open until the replay ends. Returns an error if it is closed. Either this
- * thread sees `closed`, or the thread that closes the storage sees `serving`. */
+/* Prevents the storage from being closed until the replay (an execution of the captured request)
+ * ends. Returns an error if it is closed already. The flags `serving` and `closed` make this safe:
+ * either this thread sees `closed`, or the thread that closes the storage sees `serving` and
+ * waits. */
 static int storage_enter(struct pst_captured *cap, struct pst_err *err)
 {
 	atomic_store(&cap->serving, true);
@@ -217,8 +224,8 @@ int pst_captured_begin(struct pst_captured *cap, struct pst_lane *lane, struct p
 	req->start_ns = pst_now_ns();
 	req->home_lane = lane;
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
-	/* A replay that fails before its first round must not repeat the copies of an earlier
-	 * replay. */
+	/* Remove the list of copies of the last replay. Otherwise a replay that fails before its
+	 * first round would make these copies again. */
 	for (unsigned i = 0; stage->by_kernel && i < stage->rounds; i++)
 		stage->round[i].count = 0;
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
@@ -241,12 +248,12 @@ void pst_captured_end(struct pst_captured *cap)
 	if (!atomic_load_explicit(&cap->serving, memory_order_relaxed))
 		return;
 	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
-	/* After this, another thread may free the storage. */
+	/* After this store, another thread may free the storage. */
 	atomic_store_explicit(&cap->serving, false, memory_order_release);
 }
 
 /* Marks all captured requests of the storage as closed, so that no replay of them can begin.
- * Returns whether a replay of one of them is still running. */
+ * Returns whether a replay (an execution) of one of them is still running. */
 static bool storage_serves(const struct penstock_storage *st)
 {
 	bool serves = false;

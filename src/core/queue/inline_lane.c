@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inline lanes: see inline_lane.h. queue.c opens inline lanes and runs their turns on the owner's
- * thread. Another thread may only drop what a lane caches about a storage or device that closes,
- * and must never do so during a turn.
+ * Implements inline lanes, which carry requests inside the calls on a queue: see inline_lane.h.
+ * queue.c opens inline lanes and runs their turns (passes of the loop) on the thread of the owner.
+ * Another thread may only drop what a lane caches about a storage or device that closes, and must
+ * never do so during a turn.
  */
 #include "core/queue/inline_lane.h"
 
@@ -16,15 +17,15 @@
 #include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 
-/* the lane has one small slot for each chunk that can be in flight */
+/* one small staging slot for each chunk that can be in flight on the lane */
 #define SMALL_SLOTS PST_LANE_CHUNKS
 #define BIG_SLOTS 2
 
 struct pst_inline_lane {
-	struct pst_pump_member member; /* must be first: a pointer to it is cast to the struct */
+	struct pst_pump_member member; /* first, because a pointer to it is cast to the struct */
 	struct pst_lane lane;
 	pthread_t owner;
-	_Atomic bool locked; /* whether a thread runs a turn of the lane or drops its caches */
+	_Atomic bool locked; /* whether a thread runs the lane or drops its caches */
 };
 
 static void inline_lane_lock(struct pst_inline_lane *il)
@@ -99,8 +100,9 @@ void pst_inline_lane_close(struct pst_inline_lane *il)
 	struct pst_pump *pump = il->lane.pump;
 	struct penstock_device *dev = pump->dev;
 
-	/* The lane stays a member of the pump while it caches anything, because a thread that
-	 * closes a storage or device must find it. */
+	/* Close the lane before it leaves the pump's list of members. While it caches anything
+	 * about a storage or device, a thread that closes that object must find the lane in the
+	 * list. */
 	inline_lane_lock(il);
 	pst_lane_close(&il->lane);
 	inline_lane_unlock(il);
@@ -122,8 +124,9 @@ int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err)
 
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req)
 {
-	/* The lane refuses requests with segments on other devices. Closing such a device would
-	 * wait for these requests, and only this lane's owner can complete them. */
+	/* An inline lane refuses requests with segments on other devices. Closing such a device
+	 * would wait for these requests, and only the thread that owns the lane can complete
+	 * them. */
 	return req->pump == il->lane.pump && !req->stream && !req->other_devices &&
 	       req->total <= PENSTOCK_OWN_LANE_MAX;
 }
@@ -163,21 +166,22 @@ void pst_inline_lane_cancel(struct pst_inline_lane *il)
 	pst_inbox_wake(&il->lane);
 }
 
-/* Waits until the lane has dropped what it caches about `st` or `closing`. The owner does that
- * in its next turn. If the owner is not running a turn, this thread does it. */
+/* Waits until the lane has dropped what it caches about the storage `st` or the device `closing`.
+ * The thread that owns the lane does that in its next turn. If the owner is not running a turn,
+ * this thread does it. */
 static void member_invalidate(struct pst_pump_member *member, struct penstock_storage *st,
 			      struct penstock_device *closing)
 {
 	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
 
 	if (!pst_lane_caches(&il->lane, st, closing))
-		return; /* the lane has cached nothing about this storage or device */
+		return; /* nothing to drop: the lane caches nothing about this storage or device */
 	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
 	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {
 			pst_lane_invalidate(&il->lane, st, closing);
-			/* Release the lane's unused resources (trim) on this thread, because the
-			 * owner may not run a turn for a long time. */
+			/* Release the resources that the paths do not need any more, on this
+			 * thread, because the owner may not run a turn for a long time. */
 			while (il->lane.trim_due && !il->lane.busy)
 				pst_lane_trim(&il->lane);
 			atomic_store_explicit(&il->lane.invalidate_due, false,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills
- * it, and a pump, the queue's inline lane or the calling thread carries it. When the request has
- * completed, its hook pushes it onto a lock-free list. To harvest is to take completed requests
- * from this list: penstock_poll and penstock_wait return their completions and reports. A
- * harvested request is freed at the next harvest, so that its report stays readable until then.
- * This file implements all public functions that work on a queue. It must never move a byte
- * itself, except on a path that needs no lane.
+ * Implements the public functions on queues: submit, cancel and harvest. Submit takes a free
+ * request from the pool, and admit.c fills it. Then worker threads, the queue's inline lane or the
+ * calling thread carry it. When the request has completed, the hook req_completed pushes it onto a
+ * lock-free list. To harvest is to take completed requests from this list: penstock_poll and
+ * penstock_wait return their completions and reports. The next harvest frees them, so that their
+ * reports stay readable until then. This file must never move a byte itself, except on a path that
+ * needs no lane.
  */
 #include "core/queue/queue.h"
 
@@ -34,18 +34,19 @@
 #define REQUESTS_DEFAULT 256
 #define SEGS_DEFAULT 1024
 #define POOL_SEGS_MAX (16u << 20) /* limit of the product requests_max x segs_max */
-/* most bytes that the calling thread carries; longer requests are quicker on several lanes */
+/* maximum length of a request that the calling thread carries; for more, several threads are
+ * faster */
 #define HERE_BYTES (1u << 20)
-/* Most bytes of a read whose completion time is predicted, for the case that its bytes are
- * cached. */
+/* Maximum length in bytes of a read whose completion time queue_predict predicts, assuming that its
+ * bytes are cached. */
 #define PREDICTED_BYTES (128u << 20)
 #define PREDICTED_RATE 50u   /* bytes per nanosecond that one PCIe link moves */
 #define PREDICTED_NS 300000u /* nanoseconds allowed for lanes to wake up */
-/* A lane drops a completed request from its list within this time, unless the lane hangs in a
- * system call. */
+/* Maximum time in ns in which a lane drops a completed request from its list, unless the lane hangs
+ * in a system call. */
 #define HUNG_NS 1000000000u
-/* A request past its deadline is normally expired by its lane. A thread that waits on the queue
- * expires the request if its lane has not done so after this time. This delay keeps the thread from
+/* Normally a lane abandons a request that is past its deadline. A thread that waits on the queue
+ * does so if the lane has not done it LATE_NS nanoseconds later. The delay keeps this thread from
  * scanning the pool whenever a lane is only busy. */
 #define LATE_NS 2000000u
 
@@ -73,8 +74,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	if (req->flags & PENSTOCK_R_DETACHED || atomic_load(&req->retracted)) {
 		pst_req_retire_id(req);
 		pst_req_put(req, PST_SUBMITTED);
-		/* Nobody harvests such a request, but a thread may wait until no request is
-		 * in flight. */
+		/* No thread harvests such a request, but one may wait until no request is in
+		 * flight. */
 		wake = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
 	} else {
 		PST_LIFO_PUSH(&q->completed, req, link, memory_order_seq_cst);
@@ -86,15 +87,15 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
-/* Hook, called when the request has completed. If the request is in stream order, lets its stream
- * continue. Ends the request's use of its devices, its lane and its storage, which count the
- * requests that use them. Then pushes the request onto its queue's list. */
+/* Hook, called when the request has completed. If the request is in stream order, lets its CUDA
+ * stream continue. The request's devices, lane and storage count the requests that use them;
+ * subtracts the request there. Then pushes it onto its queue's list. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->stage)
 		pst_stage_finish(req);
 	pst_devices_release(req->other_devices);
-	if (req->home_lane) /* as soon as this count is 0, another thread may close the pump */
+	if (req->home_lane) /* if this count is 0, another thread may free the pump */
 		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
 	queue_push(req->q, req);
@@ -167,9 +168,9 @@ static int queue_check(const struct penstock_queue *q, struct pst_err *err)
 
 /* ---- cancelled and late requests ---- */
 
-/* Abandons the bytes of the request that no lane has started. It does not leave this to the
- * lanes, because they may hang. Chunks that have started still complete, unless their storage can
- * cancel them. The caller must hold the request. */
+/* Abandons the bytes of the request that no lane has started. This thread does so itself, because
+ * the lanes may hang. Chunks that have started still complete, unless their storage can cancel
+ * them. The caller must have a reference to the request. */
 static void req_abandon(struct pst_request *req)
 {
 	bool armed = req->phase == PST_PHASE_ARMED;
@@ -186,7 +187,7 @@ static void req_abandon(struct pst_request *req)
 }
 
 /* Makes the lanes that may carry the request check it. They then drop its chunks that wait for a
- * slot, and cancel its transfers if the storage supports that. */
+ * staging slot, and cancel its transfers if the storage supports that. */
 static void req_wake_lanes(struct pst_request *req)
 {
 	struct pst_inline_lane *inline_lane = req->q->inline_lane;
@@ -197,9 +198,9 @@ static void req_wake_lanes(struct pst_request *req)
 		pst_inline_lane_cancel(inline_lane);
 }
 
-/* Cancels the request if it still has this generation. A different generation means that the
- * element of the pool belongs to another request by this time. An element is not reused while a
- * thread holds it. Lanes check `cancelled` before each claim. */
+/* Cancels the request if it still has this generation, a number that changes when an element of the
+ * pool is reused for another request. An element is not reused while a thread holds a reference.
+ * Lanes check `cancelled` before they take bytes of the request. */
 static void req_cancel(struct pst_request *req, uint32_t generation)
 {
 	if (!pst_req_hold(req))
@@ -237,8 +238,8 @@ static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns
 
 	while (deadline_ns && (!first || deadline_ns < first))
 		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
-			/* The thread that waits on the queue may have gone to sleep for longer than
-			 * this deadline. */
+			/* Wake the thread that waits on the queue, because it may sleep for longer
+			 * than this deadline. */
 			if (atomic_load(&q->asleep))
 				queue_signal_fd(q);
 			break;
@@ -262,8 +263,8 @@ static void queue_expire_late(struct penstock_queue *q)
 
 	if (!at || pst_now_ns() < at)
 		return;
-	/* This exchange must come before the read of pool_used. A request that pool_used does
-	 * not count yet stores its deadline after the exchange. */
+	/* Reset the deadline before reading pool_used. A request that this loop misses because it
+	 * is new stores its deadline later, so the next scan finds it. */
 	atomic_exchange(&q->deadline_ns, 0);
 	used = atomic_load_explicit(&q->pool_used, memory_order_acquire);
 	for (unsigned i = 0; i < used; i++)
@@ -305,7 +306,7 @@ static struct pst_request *pool_new(struct penstock_queue *q)
 	req->index = i;
 	req->segs = &q->segs[(size_t)i * q->segs_max];
 	req->spans = &q->spans[(size_t)i * q->spans_max];
-	/* Release, because queue_expire_late reads pool_used and then these requests. */
+	/* release order, because queue_expire_late first reads pool_used and then these elements */
 	atomic_store_explicit(&q->pool_used, i + 1, memory_order_release);
 	return req;
 }
@@ -422,7 +423,7 @@ static bool req_run_here(struct pst_request *req)
 		return false;
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	/* A borrowed lane has its own engine, and its own reason for that engine. */
+	/* The report shows why the borrowed lane uses its engine, not the pump's reason. */
 	req->report.engine_why = lane->engine_why.why;
 	req->alone = true;
 	pst_pump_run(lane, req);
@@ -430,8 +431,8 @@ static bool req_run_here(struct pst_request *req)
 	return true;
 }
 
-/* Marks the request as submitted: after this call it will complete. The request holds its route,
- * because its report may be read after the storage and the device have closed. */
+/* Marks the request as submitted: after this call it will complete. The request keeps a reference
+ * to its route, so that its report is readable after storage and device have closed. */
 static void req_submitted(struct pst_request *req)
 {
 	req->route = req->span_count ? req->spans[0].route : NULL;
@@ -515,7 +516,7 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 		ret = pst_stream_queue(req, &seq, err);
 		pst_req_put(req, PST_HOLD);
 	}
-	/* This comes last: a thread that sees the deadline may expire the request at once. */
+	/* Last, because a thread that reads the deadline may abandon the request at once. */
 	queue_expect_deadline(q, deadline_ns);
 	return ret;
 }
@@ -688,7 +689,7 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	uint64_t now = pst_now_ns();
 
 	atomic_store_explicit(&q->asleep, true, memory_order_relaxed);
-	/* This store comes after the store to `asleep`, and both come before the reads below. */
+	/* seq_cst: either the reads below see a change, or the changing thread sees `armed`. */
 	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
 	until_ns = queue_wait_end(q, until_ns);
 	if (until_ns) {
@@ -703,7 +704,7 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
 		atomic_store(&q->armed, false);
-		/* Another thread called penstock_queue_fd after the check above. */
+		/* Arm it again if another thread has just called penstock_queue_fd. */
 		if (atomic_load(&q->watched))
 			atomic_store(&q->armed, true);
 	}
@@ -781,8 +782,8 @@ int penstock_queue_fd(struct penstock_queue *q)
 		return pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
 				      "a queue with its own lane completes requests only in "
 				      "calls on the queue: use penstock_poll");
-	/* From this store on every completion makes the descriptor readable. The call below
-	 * makes it readable for completions that came earlier. */
+	/* After these stores every completion makes the descriptor readable. queue_signal_fd makes
+	 * it readable for completions that came earlier. */
 	atomic_store(&q->watched, true);
 	atomic_store(&q->armed, true);
 	queue_signal_fd(q);
@@ -851,8 +852,8 @@ static unsigned list_count(const struct pst_request *list)
 	return count;
 }
 
-/* Frees the queue's memory. If lanes still list completed requests, the last such lane frees it,
- * because this thread must not wait for a lane that hangs in a system call. */
+/* Frees the queue's memory. If lanes still have completed requests on their lists, the last of them
+ * frees it. This thread must not wait for a lane that hangs in a system call. */
 static void queue_leave_to_lanes(struct penstock_queue *q)
 {
 	unsigned used = atomic_load(&q->pool_used), free = list_count(q->free);
@@ -870,7 +871,7 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	/* This thread is in a callback, and the harvest that called it still uses the queue. */
+	/* A callback calls this function, and the harvest that runs it still uses the queue. */
 	if (q->in_callback) {
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;

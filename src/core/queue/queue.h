@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue: a pool of requests, and a list of completed requests. One thread submits requests and
- * one thread harvests them. Lanes push completed requests onto the list without a lock.
+ * A queue: a pool of requests, and a list of completed requests. One thread submits requests, and
+ * one thread harvests them: it takes the completed requests from the list. Worker threads (lanes)
+ * push completed requests onto the list without a lock.
  */
 #ifndef PST_CORE_QUEUE_H
 #define PST_CORE_QUEUE_H
@@ -33,8 +34,8 @@ struct penstock_queue {
 	/* number of threads that are inside queue_push; penstock_queue_close waits until it is 0 */
 	_Atomic unsigned pushing;
 	_Atomic unsigned outliving; /* number of references to the memory of a closed queue */
-	/* a time not later than any deadline of a request in flight; 0 if no request has a
-	 * deadline */
+	/* time in ns that is not later than any deadline of a request in flight; 0 if no request
+	 * has a deadline */
 	_Atomic uint64_t deadline_ns;
 	/* eventfd; a completion makes it readable if `armed` is set */
 	int fd;
@@ -43,7 +44,8 @@ struct penstock_queue {
 	_Atomic bool watched; /* whether the caller has got fd from penstock_queue_fd */
 	/* in_callback: a callback runs; mute: the queue closes and calls no callbacks */
 	bool in_callback, mute;
-	/* pst_spin_limit() of the last submitted request */
+	/* maximum polling time in ns, which pst_spin_limit() returned for the last submitted
+	 * request */
 	_Atomic unsigned poll_ns;
 	struct pst_spin spin; /* state of the short polls of penstock_wait */
 	/* Times (pst_now_ns) between which the next completion is likely. Both are 0 if there is no
@@ -55,7 +57,7 @@ struct penstock_queue {
 	unsigned generation;
 };
 
-/* Submits one request. A small request is carried by the calling thread, before this function
+/* Submits one request. The calling thread carries a small request itself before this function
  * returns. The caller must then harvest the request with penstock_wait. */
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from,
 			  bool wants_report);

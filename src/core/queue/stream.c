@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered requests: see stream.h. queue.c arms such requests. A lane of the device's plain
- * pump polls their streams through the pump's stream_hooks, starts the requests that their streams
- * have reached, and drops those that their streams have passed. The thread that submits may call
- * the driver; lanes must never do so, except to ask whether the device still works.
+ * Implements stream-ordered requests, which start when a CUDA stream reaches them: see stream.h.
+ * queue.c prepares them and passes them to a lane (worker thread) that never calls the driver. This
+ * lane polls their streams through the pump's stream_hooks. It starts the requests that their
+ * streams have reached, and drops those that their streams have passed. The thread that submits may
+ * call the driver. Lanes must never do so, except to query whether the device still works.
  */
 #include "core/queue/stream.h"
 
@@ -24,20 +25,22 @@
 
 /* Interval in ns between two checks whether the device still works. */
 #define ALIVE_NS 100000000u
-/* Most copies that are queued on the stream for one request. A hardware queue holds about 1,020
- * operations, and a call that queues one more waits. */
+/* Maximum number of copies that are queued on the stream for one request. A hardware queue of the
+ * GPU holds about 1,020 operations, and a call that queues one more waits. */
 #define COPIES_QUEUED 256u
-/* Requests of at least this many bytes are spread over the lanes. */
+/* Requests of at least this many bytes are passed from the lane that polls the streams to other
+ * lanes. */
 #define SPREAD_BYTES (256u << 10)
-/* A value of the words `passed` and `released` that is greater than the number of any round. */
+/* A value of the words `passed` and `released` (struct pst_stage_words) that is greater than the
+ * number of any round. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
 
 static const struct pst_stream_hooks stream_hooks;
 
 /* ---- the shape of a stage ---- */
 
-/* Returns the maximum number of copies that the kernel makes for this segment. A copy that goes on
- * in the next round counts once. */
+/* Returns the maximum number of copies that a GPU kernel makes for segment i. A copy that continues
+ * in the next piece of the pinned memory counts once. */
 static uint64_t seg_copies(const struct pst_request *req, unsigned i)
 {
 	const struct penstock_seg *seg = &req->segs[i];
@@ -71,7 +74,7 @@ static int shape_find(struct pst_request *req, struct pst_stage_shape *out, stru
 	out->empty =
 		!req->total || (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous);
 	out->places = pst_stage_place(req, out->block);
-	if (late) /* another offset may split the spans in another way */
+	if (late) /* the final offset may split spans differently */
 		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
 	for (unsigned i = 0; i < req->seg_count; i++)
 		copies += seg_copies(req, i);
@@ -87,26 +90,28 @@ static int shape_find(struct pst_request *req, struct pst_stage_shape *out, stru
 			err, E2BIG, PENSTOCK_WHY_STREAM_ORDER,
 			"a request in stream order has too many rows: submit several");
 	out->copies = (unsigned)copies;
-	/* If the storage ends before the request does, the bytes after its end must not change. So
-	 * their number must be known when they are copied. */
+	/* If the storage ends before the request does, the destination bytes after that end must
+	 * not change. Their number is known only when the copies run, so a kernel must make
+	 * them. */
 	out->by_kernel = late || (req->op == PENSTOCK_READ && !storage_has_all(req));
 	return 0;
 }
 
 /* ---- operations on the stream ---- */
 
-/* State of queue_part. */
+/* State of the functions that queue or count the copies of one request. */
 struct queueing {
 	const struct pst_device_ops *ops;
 	struct pst_stream_seq *seq;
 	enum penstock_op op;
 	unsigned copies; /* number of copies that count_part has counted */
-	bool long_copy;	 /* a counted copy may hold up the copies of other streams */
+	bool long_copy;	 /* a counted copy may delay other streams' copies */
 	uint32_t copy_free_max;
 	struct pst_err *err;
 };
 
-/* Queues the copy of one part. pst_stage_parts calls it for each part of a round. */
+/* Queues on the stream the copy of one part of a round, which is a rectangle of device memory.
+ * pst_stage_parts calls it for each part. */
 static int queue_part(void *arg, const struct pst_part *part, char *mem)
 {
 	struct queueing *q = arg;
@@ -133,8 +138,8 @@ static int count_part(void *arg, const struct pst_part *part, char *mem)
 	return ++q->copies > COPIES_QUEUED;
 }
 
-/* Queues one round: the wait for `released`, the round's copies, and if `pass` is true the store to
- * `passed`. */
+/* Queues one round on the stream: the wait for the word `released`, the round's copies, and, if
+ * `pass` is true, the store to the word `passed`. stage.h explains these words. */
 static int queue_round(struct queueing *q, struct pst_request *req, unsigned round, bool pass)
 {
 	struct pst_stage *stage = req->stage;
@@ -150,7 +155,8 @@ static int queue_round(struct queueing *q, struct pst_request *req, unsigned rou
 	return ret;
 }
 
-/* Queues all operations of the request. *begun becomes true if the stream will store `arrived`. */
+/* Queues all operations of the request on its stream. Sets *begun to true if at least the first
+ * operation, the store to the word `arrived`, could be queued. */
 static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 {
 	struct pst_stage *stage = req->stage;
@@ -163,10 +169,10 @@ static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
 	return ret;
 }
 
-/* Captures all operations of a request, as nodes of a graph. A kernel makes the copies, for two
- * reasons: queued copies that wait for earlier nodes could hold up copies of other streams, and the
- * storage may have another length in each replay. *begun becomes true if the graph will count
- * arrivals. */
+/* Captures all operations of a request as nodes of a CUDA graph. A kernel makes the copies, for two
+ * reasons. Queued copies that wait for earlier nodes could delay copies of other streams, and the
+ * storage may have another length in each execution of the graph. Sets *begun to true if at least
+ * the first node, which counts arrivals, was captured. */
 static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
 {
 	struct pst_stage *stage = req->stage;
@@ -182,13 +188,13 @@ static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
 }
 
 /*
- * Decides whether copies may be queued on the stream at submit. They are faster than the kernel,
- * but a copy that waits for earlier work of its stream holds up the copies of other streams that
- * share its hardware queue. The other streams may belong to lanes, and the earlier work may wait
- * for the application. So copies are queued only if the stream is idle, if it still executes the
- * queued copies of an earlier request, or if the copies do not use a copy queue. The function
- * counts the copies for the shortest pieces that the stage may get, because these need the most
- * copies.
+ * Returns whether copies may be queued on the stream at submit. They are faster than the kernel.
+ * But a copy that waits for earlier work of its stream delays the copies of other streams that
+ * share its hardware queue. The other streams may belong to worker threads, and the earlier work
+ * may wait for the application. So at most COPIES_QUEUED copies are queued. They are queued only if
+ * the stream is idle, if it still executes the queued copies of an earlier request, or if they do
+ * not use a copy queue. The function counts the copies for the shortest pieces of pinned memory
+ * that the request may get, because these need the most copies.
  */
 static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
 			     bool idle)
@@ -216,16 +222,16 @@ static uint64_t buffer_end(const struct penstock_seg *seg)
 	return mem.base + mem.len - (uintptr_t)seg->buf;
 }
 
-/* Gives back a stage that no stream uses any more. */
+/* Gives back a stage (pinned memory of a request) that no stream uses any more. */
 static void stage_return(struct pst_stage *stage, struct pst_streams *streams)
 {
 	__atomic_store_n(&stage->words->passed, PASSED_ALL, __ATOMIC_RELEASE);
 	pst_stage_put(streams, stage);
 }
 
-/* Captures the request. If this fails after some nodes were captured, the application may still
- * launch the graph. Its replays then count as overlapping, because none of them adds 1 to
- * `left`. */
+/* Captures the request into a graph. If this fails after some nodes were captured, the application
+ * may still launch the graph. Lanes then treat these launches as overlapping replays, and let them
+ * pass without copies, because none of them adds 1 to the word `left`. */
 static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
@@ -256,7 +262,8 @@ static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, stru
 	return ret;
 }
 
-/* Fails if a request cannot be captured: it needs late->result, and must not have a deadline. */
+/* Checks that a request can be captured into a graph: it needs late->result, and must not have a
+ * deadline. */
 static int capture_check(const struct pst_request *req, struct pst_err *err)
 {
 	if (!req->late.result)
@@ -318,8 +325,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 
 /* ---- late values ---- */
 
-/* Checks that a buffer offset that the stream supplied stays inside the memory that the caller
- * named. */
+/* Checks that the buffer offset that the stream has stored in late->buf_off stays inside the
+ * buf_len bytes that the caller specified. */
 static int req_check_late_place(const struct pst_request *req, struct pst_err *err)
 {
 	const struct penstock_seg *seg = &req->segs[0];
@@ -335,8 +342,8 @@ static int req_check_late_place(const struct pst_request *req, struct pst_err *e
 	return 0;
 }
 
-/* Reads the request's late values, which the stream has written by this time, and makes the
- * request's spans again. */
+/* Reads the request's late values: offsets and a length that the stream has written before it
+ * reached the request. Then divides the request into spans again, according to these values. */
 static int req_bind_late(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_seg *seg = &req->segs[0];
@@ -367,7 +374,7 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 				"late offsets: %lld in the storage, %lld in the buffer, and none "
 				"may be negative",
 				(long long)seg->off, (long long)seg->buf_off);
-	/* also checks the late values for overflow */
+	/* pst_admit_spans also checks the late values for overflow */
 	ret = pst_admit_spans(req, req->spans_max, err);
 	if (!ret && late->buf_off)
 		ret = req_check_late_place(req, err);
@@ -379,8 +386,8 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 
 /* ---- starting and failing requests; on the lane's thread, unless a comment names another ---- */
 
-/* Moves the request from phase ARMED to phase NEW. Returns true to one thread only, which then
- * starts or fails the request. */
+/* Moves the request from phase ARMED (it waits for its stream) to phase NEW. Returns true to one
+ * thread only, which then starts or fails the request. */
 static bool req_disarm(struct pst_request *req)
 {
 	enum pst_phase armed = PST_PHASE_ARMED;
@@ -388,8 +395,8 @@ static bool req_disarm(struct pst_request *req)
 	return atomic_compare_exchange_strong(&req->phase, &armed, PST_PHASE_NEW);
 }
 
-/* Fails a disarmed request of which no lane has started any byte. The failure is recorded first: as
- * soon as the phase is DONE, a lane may store the result for the application. */
+/* Fails a request after req_disarm, before any lane has started a byte of it. Stores the error
+ * first, because as soon as the phase is DONE, a lane may store the result for the application. */
 static void req_fail_unstarted(struct pst_request *req, const struct pst_err *err)
 {
 	pst_req_fail(req, err);
@@ -398,10 +405,10 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 }
 
 /* Chooses the lane for a request that its stream has reached. A short request stays on this lane,
- * because waking another lane would take longer. A lane reads cached bytes itself, chunk by chunk,
- * and polls no stream meanwhile. So a longer request goes to the other lane with the least load. Of
- * several idle lanes it is the first: it gets the most requests, so it has slept for the shortest
- * time. */
+ * because waking another lane would take longer. A longer request would keep this lane from polling
+ * streams, so it goes to the other lane with the least load. If several lanes are idle, the
+ * function chooses the first of them. That one gets the most requests, so it has slept for the
+ * shortest time. */
 static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_request *req)
 {
 	struct pst_pump *pump = lane->pump;
@@ -423,7 +430,7 @@ static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_requ
 	return best;
 }
 
-/* Passes a request that its stream has reached to a lane. */
+/* Passes a request that its stream has reached to the lane that lane_choose returns. */
 static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_lane *other = lane_choose(lane, req);
@@ -439,7 +446,8 @@ static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 	pst_inbox_push(other, entry);
 }
 
-/* Starts a request that its stream has reached, or an early one. */
+/* Starts a request that its stream has reached, or one with flag PENSTOCK_R_EARLY, which may start
+ * before that. */
 static void req_start(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_err err;
@@ -458,9 +466,9 @@ static void req_start(struct pst_lane *lane, struct pst_request *req)
 	}
 }
 
-/* Returns whether the device has failed. Asks the device at most once in ALIVE_NS. A failure of
- * the application's own work can break the device's context; then all its streams stop without
- * a notice. */
+/* Returns whether the device has failed. Queries the device at most once in ALIVE_NS. A failure of
+ * the application's own GPU work can break the device's context. Then all its streams stop without
+ * any signal to the lanes. */
 static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *gpu = atomic_load(&lane->pump->streams)->gpu;
@@ -477,8 +485,8 @@ static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 	return ret != 0;
 }
 
-/* Returns whether the request was cancelled, or its deadline has passed, before its stream
- * reached it. The stream may never reach it. */
+/* Returns whether the request was cancelled, or its deadline has passed, before its stream reached
+ * it. Such a request must be failed by this check, because the stream may never reach it. */
 static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err)
 {
 	if (pst_req_cancelled(req))
@@ -490,7 +498,7 @@ static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err
 			"the deadline passed before its stream reached it");
 }
 
-/* Called by any thread that holds the request. */
+/* Any thread that has a reference to the request may call this function. */
 void pst_stream_abandon(struct pst_request *req)
 {
 	struct pst_err err;
@@ -500,18 +508,20 @@ void pst_stream_abandon(struct pst_request *req)
 	if (req_disarm(req))
 		req_fail_unstarted(req, &err);
 	else if (req->flags & PENSTOCK_R_EARLY && !pst_stage_arrived(req->stage))
-		/* Bytes in the stage must not count as arrived: the stream has not copied them. */
+		/* The request started early, and its stream has not copied its bytes from the stage
+		 * to the device. So it must fail even if all bytes are in the stage. */
 		pst_req_fail(req, &err);
 }
 
-/* Ends a request of which not all operations could be queued. `begun` is true if some of them are
- * on the stream. The stream executes these, and then a store to `passed`, which makes the stage
- * free. If this store cannot be queued either, the stage stays in use until the device closes. */
+/* Ends a request after an error in queueing its operations. `begun` is true if some operations are
+ * on the stream. The stream executes these, and then a store to the word `passed`, which makes the
+ * stage free. If this store cannot be queued either, the stage stays in use until the device
+ * closes. */
 static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, bool begun,
 			const struct pst_err *err)
 {
 	struct pst_stage_words *words = req->stage->words;
-	struct pst_err ignored; /* the caller reports the first error */
+	struct pst_err ignored; /* only the first error is reported */
 	unsigned times = 0;
 
 	atomic_store(&req->retracted, true);
@@ -527,13 +537,14 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
 		pst_req_fail_unclaimed(req, err);
 		pst_pump_cancel(req->pump);
-		/* The submit fails, so the caller may use the memory again after it. */
+		/* Wait for the lanes. The submit fails, so the caller may reuse the request's
+		 * memory after it. */
 		while (req->phase != PST_PHASE_DONE)
 			pst_backoff(&times);
 	}
 }
 
-/* Called by the thread that submits. */
+/* Only the thread that submits the request calls this function, because it calls the driver. */
 int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
@@ -548,7 +559,7 @@ int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct
 
 /* ---- replays of captured requests; on the thread of the lane that watches the stage ---- */
 
-/* Makes lanes start no more bytes of a replay. */
+/* Cancels a running replay of a captured request, so that lanes start no more bytes of it. */
 static void replay_stop(struct pst_request *req, const struct pst_err *err)
 {
 	if (pst_req_cancelled(req) || !pst_req_hold(req))
@@ -559,16 +570,17 @@ static void replay_stop(struct pst_request *req, const struct pst_err *err)
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Checks a replay that lanes serve. Ends it if all its bytes are done, and stops it if another
- * replay overlaps it or the device is broken. Returns whether the replay has ended. */
+/* Checks a running replay (one execution of a captured request). Ends it if all its bytes are done.
+ * Cancels it if another replay has begun meanwhile, or if the device is broken. Returns whether the
+ * replay has ended. */
 static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 {
 	struct pst_request *req = &cap->req;
 	struct pst_stage *stage = req->stage;
 	struct pst_err err;
-	/* Must be loaded before stage_done is loaded below. Once any thread has set stage_done, the
-	 * stream may pass this replay, and the next replay may arrive. In the other order, this
-	 * function could take that arrival for an overlap with this replay. */
+	/* Load the number of arrivals before stage_done. Once a thread has set stage_done, the
+	 * stream may pass this replay, and the next replay may arrive. If stage_done were loaded
+	 * first, that next replay could look like an overlap with this one. */
 	bool more = pst_stage_arrivals(stage) != atomic_load(&stage->replays);
 
 	if (req->phase == PST_PHASE_DONE &&
@@ -588,7 +600,7 @@ static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 	return false;
 }
 
-/* Fails a replay that cannot start. */
+/* Fails a replay (execution of a captured request) that cannot start. */
 static void req_refuse_replay(struct pst_request *req, const struct pst_err *err)
 {
 	req->total = 0; /* the spans may be incomplete, so the report names no offset */
@@ -596,7 +608,8 @@ static void req_refuse_replay(struct pst_request *req, const struct pst_err *err
 	req_fail_unstarted(req, err);
 }
 
-/* Starts the replay that has arrived, unless it overlaps with another. */
+/* Starts the replay (execution of a captured request) that the stream has reached, unless another
+ * replay has begun before this one ended. */
 static void replay_start(struct pst_lane *lane, struct pst_captured *cap, uint64_t arrivals)
 {
 	struct pst_stage *stage = cap->req.stage;
@@ -614,8 +627,9 @@ static void replay_start(struct pst_lane *lane, struct pst_captured *cap, uint64
 		req_refuse_replay(&cap->req, &err);
 }
 
-/* Starts or ends a replay of a captured request if it is time. Returns whether the lane shall drop
- * the request. Adds 1 to *did if a replay has started or ended. */
+/* Checks a captured request. Ends its running replay if that is complete, and starts a replay if
+ * the stream has reached the request. Returns whether the lane shall remove the request from its
+ * list. Adds 1 to *did if a replay has started or ended. */
 static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 			  const struct pst_err *broken, int *did)
 {
@@ -644,18 +658,19 @@ static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 
 /* ---- the watched stages of a lane ---- */
 
-/* Returns whether lanes may start the request. Lanes may start an early request before its stream
- * reaches it, but only if its stage has room for all of its bytes. Otherwise its chunks would wait
- * for the stream and block other requests, for which the stream may be waiting. */
+/* Returns whether lanes may start the request. A request with flag PENSTOCK_R_EARLY may start
+ * before its stream reaches it, but only if its stage has room for all of its bytes. Otherwise its
+ * chunks would wait for the stream and block other requests, for which the stream may be
+ * waiting. */
 static bool stage_may_start(const struct pst_stage *stage)
 {
 	return pst_stage_arrived(stage) ||
 	       (stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces);
 }
 
-/* Starts, fails or finishes one request that the lane watches, if the request is ready for that.
- * Returns whether the lane shall drop the request. Adds 1 to *did if the request has started or
- * failed. */
+/* Starts, fails or finishes one request on the lane's list of requests that wait for streams, if
+ * the request is ready for that. Returns whether the lane shall remove the request from the list.
+ * Adds 1 to *did if the request has started or failed. */
 static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const struct pst_err *broken,
 		       int *did)
 {
@@ -682,7 +697,7 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 		return false;
 	if (pst_stage_passed(stage))
 		return true;
-	if (broken) /* the copies of the stream have not been made */
+	if (broken) /* the stream did not make its copies */
 		pst_req_fail(req, broken);
 	return broken || atomic_load_explicit(&req->refs, memory_order_relaxed) & PST_ABANDONED;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the streams of a device: see streams.h. Only pst_streams_open and pst_stage_get may
- * call the driver, on the thread that submits.
+ * Implements struct pst_streams, which has the pinned memory and the worker threads for a device's
+ * stream-ordered requests: see streams.h. Only pst_streams_open and pst_stage_get may call the
+ * driver, on the thread that submits.
  */
 #include "core/queue/streams.h"
 
@@ -12,12 +13,13 @@
 #include "core/base/devices.h"
 #include "core/base/fork.h"
 
-/* The stages' memory grows by blocks. */
+/* Size of a block: the pinned memory for the stages of requests grows by blocks of this size. */
 #define BLOCK_BYTES ((size_t)32 << 20)
 #define UNITS (BLOCK_BYTES / PST_STAGE_UNIT)
 
-/* Requests of at most this many bytes have one piece. Longer ones have about PIECES_BEST pieces, so
- * that the device copies one while lanes fill the others. */
+/* A stage is divided into pieces, so that the device copies one piece while lanes fill the others.
+ * Requests of at most PIECE_MIN bytes have one piece. Longer ones have about PIECES_BEST pieces, of
+ * PIECE_MIN to PIECE_MAX bytes each. */
 #define PIECE_MIN ((uint64_t)1 << 20)
 #define PIECE_MAX ((uint64_t)4 << 20)
 #define PIECES_BEST 4u
@@ -25,14 +27,16 @@
 _Static_assert(PST_STAGE_BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && PST_STAGES_MAX == 1024,
 	       "pst_stage_get names these limits");
 
-/* A block of pinned memory. Bit i of `used` is set if unit i belongs to a stage. */
+/* A block of pinned memory. It is divided into units of PST_STAGE_UNIT bytes. Bit i of `used` is
+ * set if unit i belongs to a stage. */
 struct pst_stage_block {
 	struct pst_ring ring;
 	uint64_t used[UNITS / 64];
 };
 
-/* Taken by pst_streams_open, so that each device gets only one pst_streams. A thread that holds it
- * takes no other lock of the library, but it starts threads and calls the driver. */
+/* Lock that pst_streams_open takes, so that it makes only one struct pst_streams for each device. A
+ * thread that holds it takes no other lock of the library, but it starts threads and calls the
+ * driver. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Initialises the lock again in a forked child, where pst_fork_hook runs this function. Another
@@ -49,7 +53,7 @@ __attribute__((constructor)) static void stream_hook_fork(void)
 
 /* ---- opening ---- */
 
-/* Maps and pins memory that the device can access. */
+/* Maps `len` bytes of host memory and pins them, so that the GPU can access them. */
 static int pinned_open(const struct pst_streams *streams, struct pst_ring *ring, size_t len,
 		       struct pst_err *err)
 {
@@ -87,8 +91,7 @@ static int streams_start(struct pst_streams *streams, const struct pst_stream_ho
 	struct penstock_device_opts opts = streams->gpu->opts;
 	int ret;
 
-	/* One lane more than the GPU's pump has, because one lane is busy with polling the streams.
-	 */
+	/* One worker thread more than the GPU has, because one is busy with polling the streams. */
 	opts.lanes = streams->gpu_pump->lane_count + 1;
 	ret = pst_device_open_unlisted("host", &opts, &streams->host, err);
 
@@ -189,10 +192,12 @@ static size_t units_find(const struct pst_stage_block *block, size_t from, size_
 	return UNITS;
 }
 
-/* Allocates units of a block. Returns false if the block has too few. */
+/* Allocates `count` contiguous units of a block. Returns false if the block does not have as
+ * many. */
 static bool block_alloc(struct pst_stage_block *block, size_t count, size_t *unit)
 {
-	/* The first free units are those that were used last, and may still be in a CPU's cache. */
+	/* Search from the start of the block. Units there were probably used most recently, so they
+	 * may still be in a CPU's cache. */
 	*unit = units_find(block, 0, count);
 	if (*unit == UNITS)
 		return false;
@@ -200,8 +205,8 @@ static bool block_alloc(struct pst_stage_block *block, size_t count, size_t *uni
 	return true;
 }
 
-/* Allocates pinned memory for a stage. The caller holds the lock. Returns NULL if the blocks have
- * too little. */
+/* Allocates `len` bytes of pinned memory for a stage. The caller holds streams->lock. Returns NULL
+ * if no block has enough contiguous memory free. */
 static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len)
 {
 	size_t count = (len + PST_STAGE_UNIT - 1) / PST_STAGE_UNIT, unit;
@@ -219,8 +224,8 @@ static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, 
 }
 
 /* Adds a block of pinned memory. Returns false if the maximum number of blocks is reached, or if no
- * memory can be pinned. The caller must not hold the lock: pinning memory calls the driver, and a
- * lane that waits for the lock must never wait for a call of the driver. */
+ * memory can be pinned. The caller must not hold streams->lock: pinning memory calls the driver,
+ * and a lane that waits for the lock must never wait for a call of the driver. */
 static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
 {
 	struct pst_stage_block *block = NULL;
@@ -244,7 +249,8 @@ static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
 	return block;
 }
 
-/* Makes a stage free. The caller holds the lock. */
+/* Frees the memory of a stage, and puts the stage on the list of free stages. The caller holds
+ * streams->lock. */
 static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 {
 	if (stage->len)
@@ -260,8 +266,9 @@ static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 	streams->free = stage;
 }
 
-/* Frees the stages without a request that their streams have passed meanwhile. The caller holds
- * the lock. */
+/* The list `owed` has stages whose request has ended, but whose stream had not passed the request
+ * at that time. Frees those whose stream has passed it by this time. The caller holds
+ * streams->lock. */
 static void stages_reclaim(struct pst_streams *streams)
 {
 	struct pst_stage **at = &streams->owed;
@@ -314,8 +321,8 @@ void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
 		stage->pieces = stage->rounds;
 }
 
-/* Returns whether captured requests may hold a further stage of `len` bytes. The caller holds the
- * lock. */
+/* Returns whether captured requests may occupy one more stage of `len` bytes without exceeding
+ * their limits. The caller holds streams->lock. */
 static bool captured_fits(const struct pst_streams *streams, size_t len)
 {
 	return streams->stages_captured < PST_STAGES_CAPTURED_MAX &&
@@ -323,14 +330,16 @@ static bool captured_fits(const struct pst_streams *streams, size_t len)
 		       PST_STAGE_BLOCKS_MAX * UNITS / 2;
 }
 
-/* Longest time in ms that a capture waits for the stages of destroyed graphs. */
+/* Maximum time in ms that a capture waits until a lane frees the stages of destroyed graphs. */
 #define GONE_MS 200
 
-/* Reason why stage_take returns no stage. */
+/* Why stage_take returns no stage: all stages are in use (LACK_STAGE), too little memory is free
+ * (LACK_MEMORY), or captured requests have reached their limit (LACK_CAPTURED). */
 enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED };
 
-/* Allocates the stage's memory: the room for its pieces, then the rounds and copies for the
- * kernel. The caller holds the lock. */
+/* Allocates the stage's memory: first the memory of its pieces, then, if a GPU kernel makes the
+ * copies, the lists of rounds and copies for it. If `small` is true, makes the pieces as small as
+ * possible. The caller holds streams->lock. */
 static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
 				const struct pst_stage_shape *shape, bool small)
 {
@@ -353,7 +362,8 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 	return LACK_NOTHING;
 }
 
-/* Takes a free stage with memory for the request. Returns NULL if there is none. */
+/* Takes a free stage and allocates its memory. `small` requests as little memory as possible.
+ * Returns NULL, with the reason in *lack, if there is no stage or memory. */
 static struct pst_stage *stage_take(struct pst_streams *streams,
 				    const struct pst_stage_shape *shape, bool small,
 				    enum lack *lack)
@@ -363,8 +373,8 @@ static struct pst_stage *stage_take(struct pst_streams *streams,
 	pthread_mutex_lock(&streams->lock);
 	stages_reclaim(streams);
 	stage = streams->free;
-	/* If more than half of the memory is in use, stages are small, so that more requests can be
-	 * in flight. */
+	/* If more than half of the maximum memory is in use, make the stage small, so that more
+	 * requests can be in flight. */
 	small |= streams->units_used > PST_STAGE_BLOCKS_MAX * UNITS / 2;
 	*lack = stage ? LACK_NOTHING : LACK_STAGE;
 	if (shape->captured && !captured_fits(streams, 0))
@@ -394,7 +404,8 @@ static int fail_lack(enum lack lack, bool captured, struct pst_err *err)
 			lack == LACK_MEMORY ? "pinned memory (256 MiB)" : "1024 entries");
 }
 
-/* If too little memory is free, makes the stage as small as possible. */
+/* First tries a stage of normal size, and adds memory if too little is free. If that fails, tries
+ * the smallest stage for the request. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err)
 {
@@ -406,7 +417,8 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		stage = stage_take(streams, shape, false, &lack);
 	if (lack == LACK_MEMORY || lack == LACK_CAPTURED)
 		stage = stage_take(streams, shape, true, &lack);
-	/* When a graph is destroyed, a lane frees the stages of its requests a moment later. */
+	/* Retry for GONE_MS: after a graph is destroyed, it takes a moment until a lane frees the
+	 * stages of its requests. */
 	for (unsigned ms = 0; lack == LACK_CAPTURED && ms < GONE_MS; ms++) {
 		usleep(1000);
 		stage = stage_take(streams, shape, true, &lack);
@@ -430,7 +442,8 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 	atomic_store(&stage->replays, 0);
 	atomic_store(&stage->overlapped, false);
 	*stage->words = (struct pst_stage_words){0};
-	/* The stream fills the first pieces of a write at once, if it knows their addresses. */
+	/* For a write whose copies were queued at submit, let the stream fill the first pieces at
+	 * once. If a kernel makes the copies, pst_stage_start does this after listing them. */
 	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)
 		stage->words->released = stage->pieces;
 	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
@@ -440,7 +453,7 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 
 /* ---- the last requests of streams ---- */
 
-/* Returns the table entry for the last request of this stream. */
+/* Returns the entry of the hash table `last_copies` for this stream. */
 static struct pst_last_copies *last_copies_of(struct pst_streams *streams, const void *stream)
 {
 	uint64_t hash = (uintptr_t)stream * 0x9e3779b97f4a7c15u;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cache fills: see cache_fill.h. A storage is divided into windows of 64 MiB, and a window into
- * units. Before the first uncached bytes of a window are read, this file asks the storage which
- * units of the window are cached. It asks the same for the next window, before readahead reaches
- * it. Units that are not cached then count as filled by this process when they are first read. A
- * storage has records of WINDOWS windows at a time; a new window replaces an old one. Reads at
- * random offsets would replace records all the time, so the bytes that are read limit the number of
- * records. This file must never make a system call while it holds the lock.
+ * Records which bytes were in the page cache before this process read them: see cache_fill.h. A
+ * storage is divided into windows of 64 MiB, and a window into units. Before the first uncached
+ * bytes of a window are read, this file asks the storage which units of the window are cached. It
+ * also asks for the next window, before the kernel's readahead reaches it. A unit that is not
+ * cached at that time counts as filled by this process when it is first read. A storage has records
+ * of WINDOWS windows at a time; a new window replaces an old one. Reads at random offsets would
+ * replace records all the time, so the number of new records is limited by the number of bytes that
+ * are read. This file must never make a system call while it holds the lock.
  */
 #include "core/request/cache_fill.h"
 
@@ -19,25 +20,25 @@
 #define UNIT ((uint64_t)128 << 10)
 #define UNITS ((unsigned)(WINDOW / UNIT))
 #define WINDOWS 8u
-/* A window that is cached in parts is queried in pieces down to this length. It limits the number
- * of queries to 127 for each window. */
+/* Minimum length in bytes of a query. A window that is cached in parts is queried in ever shorter
+ * pieces, down to this length. It limits the number of queries to 127 for each window. */
 #define QUERY_LEAST ((uint64_t)1 << 20)
 
-/* The next window is recorded when a read ends less than this number of bytes before it. No file
- * system that we know reads ahead that far. */
+/* The next window is recorded when a read ends fewer than this number of bytes before the start of
+ * that window. No file system that we know reads ahead that far. */
 #define NEAR ((uint64_t)24 << 20)
 /* The credit limits the time that queries take. Each byte that is read adds 1 to the credit, up to
- * CREDIT_MAX. Each query subtracts QUERY_BYTES: it takes about 1.5 us, and reading QUERY_BYTES from
- * a drive takes 50 us. */
+ * CREDIT_MAX, and each query subtracts QUERY_BYTES. A query takes about 1.5 us. Reading QUERY_BYTES
+ * from a drive takes 50 us. */
 #define QUERY_BYTES ((int64_t)256 << 10)
 #define CREDIT_MAX (256 * QUERY_BYTES)
 
-/* Value of a unit that was cached before this process began to read. */
+/* Value of window.read_end for a unit that was cached before this process began to read near it. */
 #define CACHED UINT32_MAX
 
 struct window {
 	uint64_t key; /* index of the window in the storage, plus 1; 0 if the record is unused */
-	/* For each unit, the end of the bytes that were read, counted from the unit's start; or
+	/* For each unit: how far this process has read it, in bytes from the unit's start, or
 	 * CACHED. */
 	uint32_t read_end[UNITS];
 };
@@ -45,7 +46,7 @@ struct window {
 struct pst_cache_fill {
 	_Atomic bool lock;
 	_Atomic bool used; /* whether a window has ever been recorded */
-	int64_t credit;	   /* see QUERY_BYTES; no query is made unless it is positive */
+	int64_t credit;	   /* see QUERY_BYTES; queries need a positive credit */
 	struct window windows[WINDOWS];
 };
 
@@ -81,8 +82,9 @@ static struct window *window_slot(struct pst_cache_fill *fill, uint64_t number)
 	return &fill->windows[number % WINDOWS];
 }
 
-/* Asks the storage which units of [off, off + len) are cached, and sets their records. Divides the
- * range if it is cached in parts. Units that are cached in parts count as cached. Returns the
+/* Asks the storage which units of [off, off + len) are cached, and stores for each unit 0 (not
+ * cached) or CACHED in units[]. If the range is cached in parts, halves it and queries both halves,
+ * down to QUERY_LEAST. A piece of that length that is cached in parts counts as cached. Returns the
  * number of queries. */
 static unsigned units_query(struct penstock_storage *st, uint64_t off, uint64_t len,
 			    uint32_t *units)
@@ -99,7 +101,8 @@ static unsigned units_query(struct penstock_storage *st, uint64_t off, uint64_t 
 	return 1;
 }
 
-/* Makes a record of the window, unless there is one or the credit is used up. */
+/* Records which units of the window with this index are cached, unless there is a record or the
+ * credit is used up. */
 static void window_record(struct penstock_storage *st, uint64_t number)
 {
 	struct pst_cache_fill *fill = st->cache_fill;
@@ -116,7 +119,8 @@ static void window_record(struct penstock_storage *st, uint64_t number)
 	queries = units_query(st, number * WINDOW, WINDOW, units);
 	fill_lock(fill);
 	fill->credit -= queries * QUERY_BYTES;
-	/* If another thread has recorded the window meanwhile, its record is older and stays. */
+	/* If another thread has recorded the window meanwhile, keep its record, which is older: it
+	 * shows better what was cached before this process read. */
 	if (w->key != number + 1) {
 		w->key = number + 1;
 		memcpy(w->read_end, units, sizeof(units));
@@ -125,8 +129,9 @@ static void window_record(struct penstock_storage *st, uint64_t number)
 	atomic_store_explicit(&fill->used, true, memory_order_relaxed);
 }
 
-/* Forgets the window's record if bytes that were read are not cached any more: the kernel has
- * dropped them. Only a read of whole units proves that. */
+/* Called when [off, end) is read and is not cached. If the record shows that this process has read
+ * a whole unit of the range before, the kernel has dropped the unit from the cache. The record is
+ * then wrong, and the function removes it. */
 static void window_forget_stale(struct pst_cache_fill *fill, uint64_t number, uint64_t off,
 				uint64_t end)
 {
@@ -141,8 +146,8 @@ static void window_forget_stale(struct pst_cache_fill *fill, uint64_t number, ui
 	fill_unlock(fill);
 }
 
-/* Records that [off, end), which is in one window, is read. Returns how many of the bytes were not
- * cached before, and are read for the first time. */
+/* Records that [off, end), which is in one window, is read. Returns how many of the bytes are read
+ * for the first time and were not cached before this process began to read near them. */
 static uint64_t window_read(struct pst_cache_fill *fill, uint64_t off, uint64_t end)
 {
 	uint64_t number = off / WINDOW, sum = 0;

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the length of the calls that read a storage: see io_size.h. There are two lengths: 512
- * KiB and 1 MiB. One of them is the length in use. Its read rate is measured in windows; a window
- * is the time in which 64 MiB are read. After a change of the length, the first window is ignored,
- * because calls of the old length are still in flight. When the rates of the two lengths are known,
- * the faster length stays in use. After 64 windows the slower length is measured again. The slower
- * length is also used when the rate of the length in use falls below the last rate of the slower
- * length. A window is ignored if the drive had few calls in flight or was idle. Lanes call these
+ * Chooses the length of the system calls that read a storage: see io_size.h. There are two lengths:
+ * 512 KiB and 1 MiB. The read rate with the length in use is measured in windows; a window is the
+ * time in which 64 MiB are read. After a change of the length, the first window is ignored, because
+ * calls of the old length are still in flight. When the rates of both lengths are known, the faster
+ * length stays in use. After 64 windows the slower length is measured again. The slower length is
+ * also used when the rate of the length in use falls below the last rate of the slower length. A
+ * window is ignored if the drive had few calls in flight or was idle. Worker threads call these
  * functions for each chunk, so the functions take no lock.
  */
 #include "core/request/io_size.h"
 
-/* A window is ignored if the drive had fewer calls in flight than this during the whole window. */
+/* A measurement window is ignored if the drive never had so many calls in flight during it. */
 #define CALLS_LEAST 8
-/* Number of windows after which the length that is not in use is measured again. Ignored windows do
- * not count. The measurement itself takes 2 windows. */
+/* Number of measurement windows after which the length that is not in use is measured again.
+ * Ignored windows do not count. The measurement itself takes 2 windows. */
 #define WINDOWS_KEPT 64
 /* Whether rate a is clearly greater than rate b: two measurements of the same length differ by up
  * to 1/16. */
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
 
-/* The two lengths of a call. The first is used at the start, and stays in use unless the second is
- * faster. */
+/* The two lengths in bytes of a read call. The first is used at the start, and stays in use unless
+ * the second is faster. */
 const uint32_t pst_io_sizes[PST_IO_SIZES] = {512u << 10, 1u << 20};
 
-/* Returns the index of the length for the next window: a length without a known rate if there is
- * one, otherwise the best length. */
+/* Returns the index of the length to use in the next measurement window: a length whose rate is not
+ * known, or, if both are known, the one with the better rate. */
 static uint32_t length_choose(struct pst_io_size *g, uint32_t current)
 {
 	uint32_t best = 0;

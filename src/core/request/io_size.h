@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the length of the calls that read a storage. Longer calls mean fewer calls. But 16 long
- * calls in flight hold more bytes than a drive needs. If the drive is virtual, these bytes do not
- * fit in the cache of the CPU that emulates the drive. Only a measurement shows which length is
+ * Chooses the length of the system calls that read a storage. Longer calls mean fewer calls. But 16
+ * long calls in flight hold more bytes than a drive needs. If the drive is virtual, these bytes do
+ * not fit in the cache of the CPU that emulates the drive. Only a measurement shows which length is
  * better. On one machine a virtual drive read 2.7 GB/s with calls of 512 KiB and 2.0 GB/s with
- * calls of 1 MiB. On another machine a drive of the same kind read 5.0 GB/s and 5.5 GB/s. So the
- * library measures the read rate of each storage with both lengths, and repeats this from time to
- * time.
+ * calls of 1 MiB. On another machine a drive of the same kind read 5.0 GB/s with 512 KiB and 5.5
+ * GB/s with 1 MiB. So the library measures the read rate of each storage with both lengths, and
+ * repeats this from time to time.
  *
- * Claims read the length, and lanes report every call, so these functions must never take a lock.
- * The caller passes the function that reads the clock, so that a test can simulate a clock.
+ * Worker threads get the length for each chunk and report every call, so these functions must never
+ * take a lock. The caller passes the function that reads the clock, so that a test can simulate a
+ * clock.
  */
 #ifndef PST_CORE_IO_SIZE_H
 #define PST_CORE_IO_SIZE_H
@@ -20,15 +21,15 @@
 
 #define PST_IO_SIZES 2 /* number of call lengths among which the library chooses */
 
-/* The measurement of one storage; zeroed memory is its initial state. A window is the time in which
- * 64 MiB of the storage are read. */
+/* State of the measurement for one storage; zeroed memory is its initial state. The read rate is
+ * measured in windows: a window is the time in which 64 MiB of the storage are read. */
 struct pst_io_size {
 	_Atomic uint64_t completed_bytes;
-	/* Largest number of bytes in flight at once in this window. */
+	/* Largest number of bytes in flight at once since the window began. */
 	_Atomic uint64_t in_flight_most;
 	/* Time at which the last call in flight completed, in ns; 0 if calls are in flight. */
 	_Atomic uint64_t idle_since;
-	/* The drive had no call in flight for more than 2 ms in this window. */
+	/* Set if the drive had no call in flight for more than 2 ms since the window began. */
 	_Atomic bool was_idle;
 	_Atomic uint32_t current; /* index in pst_io_sizes of the length in use */
 	/* True while a thread ends a measurement window. Only this thread may access the members
@@ -42,17 +43,18 @@ struct pst_io_size {
 };
 
 #define PST_IO_WINDOW_BYTES (64ull << 20)
-#define PST_IO_COUNTED_MIN (256u << 10) /* calls of fewer bytes are not counted */
-/* A pause between two calls that is longer than this counts as idle. A lane with work starts
- * its next call sooner. */
+#define PST_IO_COUNTED_MIN (256u << 10) /* calls of fewer bytes are ignored */
+/* If the drive has no call in flight for more than this time in ns, it counts as idle. A worker
+ * thread that has work starts its next call sooner. */
 #define PST_IO_IDLE_NS 2000000u
 
 extern const uint32_t pst_io_sizes[PST_IO_SIZES];
 
-/* Ends a window at the time `now` and starts the next window. The caller has set g->closing. */
+/* Ends a measurement window at the time `now`, and starts the next window. The caller has set
+ * g->closing, so that no other thread does so at the same time. */
 void pst_io_size_close_window(struct pst_io_size *g, uint64_t now);
 
-/* Returns the length in use, in bytes. */
+/* Returns the length of read calls that is in use, in bytes. */
 static inline uint64_t pst_io_size_get(const struct pst_io_size *g)
 {
 	return pst_io_sizes[atomic_load_explicit(&g->current, memory_order_relaxed)];

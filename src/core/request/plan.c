@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: see plan.h. route.c makes a plan for every class and effort. explain.c and reports call
- * pst_plan_why. This file must never do I/O or allocate memory. The rules of a plan:
+ * Makes plans, which are lists of paths in order of preference: see plan.h. route.c makes a plan
+ * for every class and effort. explain.c and reports call pst_plan_why. This file must never do I/O
+ * or allocate memory. The rules of a plan:
  *
  * - It lists only usable paths that meet the required class.
- * - The lists for cold bytes and for bytes of unknown residency begin with the paths that avoid
- *   the page cache, the most direct path first. The paths that use the page cache follow.
- * - The list for warm bytes begins with the paths that use the page cache, because memory is
- *   faster than any drive. Among them, efforts thrifty and balanced prefer the path that costs
- *   the least CPU time, and effort fast the path that costs the most. But with effort fast, too,
- *   a path that can be mixed comes before the path with which it is mixed. The other paths
- *   follow, the most direct path first.
+ * - The lists for cold bytes (not in the page cache) and for bytes of unknown residency begin with
+ *   the paths that avoid the page cache, the most direct path first. The paths that use the page
+ *   cache follow.
+ * - The list for warm bytes (in the page cache) begins with the paths that use the page cache,
+ *   because memory is faster than any drive. Among them, efforts thrifty and balanced prefer the
+ *   path that costs the least CPU time, and effort fast the path that costs the most. There is one
+ *   exception with effort fast: a path that can be used at the same time as another one (mixed)
+ *   comes before that other path. The other paths follow, the most direct path first.
  * - In each list, the paths that are not quick on this route come last.
  * - With efforts balanced and fast, a path that can be mixed carries bytes together with the next
  *   path of the list for warm bytes, if both are quick and use the page cache.
@@ -21,12 +23,13 @@
 
 #include "core/backends.h"
 
-/* Value of mixed_tail with effort fast. While one lane registers 8 MiB of page cache, the CPUs copy
- * 8 to 16 MiB. So if 32 MiB are unclaimed at the start, 8 MiB or more are left at the end of the
- * registration, and no lane is idle. */
+/* Value of the factor pst_plan.mixed_tail with effort fast. While one worker thread registers 8 MiB
+ * of page cache with the GPU's driver, the other threads copy 8 to 16 MiB. If 32 MiB are unclaimed
+ * when the registration starts, 8 MiB or more are left at its end, so that no thread is idle. */
 #define FAST_TAIL 4
 
-/* Returns whether the plan may list path i. */
+/* Returns whether path i may be in the plan: it is usable, suits the operation, and meets the
+ * required class. */
 static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
@@ -36,7 +39,8 @@ static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 	       in->states[i].facts.class_ >= in->require;
 }
 
-/* Returns the sort key of path i. The path with the smallest key comes first. */
+/* Returns the sort key of path i in the list for bytes of this residency. The path with the
+ * smallest key comes first. */
 static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_residency residency)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
@@ -47,15 +51,15 @@ static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_res
 	if (traits->uses_cache != cached)
 		r += 2 * PST_PATHS_MAX;
 	else if (cached && in->effort == PENSTOCK_FAST && !facts->mixed_max)
-		/* The order is reversed, because a path that uses more CPU time moves more
-		 * bytes a second. */
+		/* Reverse the order of these paths for effort fast: a path that uses more CPU time
+		 * moves more bytes a second. */
 		r = 2 * PST_PATHS_MAX - 1 - i;
 	if (!facts->quick)
 		r += 4 * PST_PATHS_MAX;
 	return r;
 }
 
-/* Inserts a path into the list for one residency, by its sort key. */
+/* Inserts a path into the plan's list for one residency, in the order of plan_rank. */
 static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
 			enum pst_residency residency, unsigned path)
 {
@@ -69,8 +73,8 @@ static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
 	list[n] = (uint8_t)path;
 }
 
-/* Returns whether the path at position `at` of the list for warm bytes is quick and uses the page
- * cache. */
+/* Returns whether the path at position `at` of the list for warm (cached) bytes is quick, which its
+ * probe has found out, and uses the page cache. */
 static bool plan_warm_quick(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned at)
 {
 	unsigned i = plan->list[PST_WARM][at];
@@ -78,7 +82,8 @@ static bool plan_warm_quick(const struct pst_plan_in *in, const struct pst_plan 
 	return in->paths[i]->traits.uses_cache && in->states[i].facts.quick;
 }
 
-/* Returns how many paths of the list for warm bytes are mixed. */
+/* Returns how many paths at the start of the list for warm bytes are mixed, which means that they
+ * carry bytes of one request at the same time. 1 means that only the first path carries them. */
 static unsigned plan_count_mixed(const struct pst_plan_in *in, const struct pst_plan *plan)
 {
 	unsigned n = 1, count = plan->count[PST_WARM];

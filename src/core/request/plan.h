@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: the paths that a request may use, in order of preference. A pure function computes three
- * lists from the results of the path probes. One list is for cold bytes (not in the page cache),
- * one for warm bytes (in the page cache), and one for bytes of unknown residency. It does no I/O
- * and no allocation. Requests, `penstock explain` and the property tests call the same function.
+ * Plans: the paths that a request may use, in order of preference. A function without side effects
+ * computes three lists from the results of the path probes. They are for cold bytes (not in the
+ * page cache), for warm bytes (in the page cache), and for bytes of unknown residency. It does no
+ * I/O and no allocation. Requests, `penstock explain` and the property tests call the same
+ * function.
  */
 #ifndef PST_CORE_PLAN_H
 #define PST_CORE_PLAN_H
@@ -12,12 +13,13 @@
 
 #include "core/ops.h"
 
-/* The state of one path on one route. */
+/* The state of one path on one route, which is a storage, a device and a direction. */
 struct pst_path_state {
-	/* True if the path's probe succeeded and the path, if it needs a canary read, has also
-	 * passed that. */
+	/* True if the path's probe succeeded. For a path that needs a canary read, a test read
+	 * whose bytes are compared, that read must have succeeded, too. */
 	bool usable;
-	/* 1 if a canary has proven the path, 0 if it needs no canary, -1 if it is not proven. */
+	/* 1 if a canary (a test transfer) has shown that the path delivers the bytes, 0 if the path
+	 * needs no canary, -1 if no canary has shown it yet. */
 	int8_t proven;
 	struct pst_path_facts facts;
 	struct pst_err err; /* why the path is not usable, or why a usable path has a lower class
@@ -35,22 +37,22 @@ struct pst_plan_in {
 	const struct pst_path_state *states;
 };
 
-/* For each residency, the indices of the paths, the best path first. A chunk that fails on one path
- * is retried on the next. If the lists are empty, no path meets the class, and requests are
- * refused. */
+/* A plan has a list for each residency (cold, warm, unknown): the indices of the paths, the best
+ * path first. A chunk that fails on one path is retried on the next. If the lists are empty, no
+ * path meets the required class, and requests are refused. */
 struct pst_plan {
 	uint8_t count[PST_RESIDENCIES];
 	uint8_t list[PST_RESIDENCIES][PST_PATHS_MAX];
-	/* Some path in the lists uses the page cache, so lanes ask for each chunk whether its bytes
-	 * are cached. */
+	/* True if some path in the lists uses the page cache. Then lanes query for each chunk
+	 * whether its bytes are cached. */
 	bool residency_matters;
 	/* Number of paths at the start of the list for warm bytes that are mixed: they carry bytes
 	 * of one request at the same time. 1 if the list's best path carries all warm bytes, 0 if
 	 * the list is empty. */
 	uint8_t mixed;
-	/* In a request that is alone in flight, a mixed path, except the last, begins a chunk only
-	 * while at least this many times its chunk_quick are unclaimed. Otherwise this chunk could
-	 * end long after all others. */
+	/* Prevents a chunk on a mixed path from ending long after all others, in a request that is
+	 * alone in flight. A mixed path, except the last, begins a chunk only while at least
+	 * mixed_tail times its chunk_quick bytes are unclaimed. */
 	uint8_t mixed_tail;
 };
 
@@ -66,29 +68,30 @@ struct pst_route {
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	/* Reads back a chunk that was written by a path whose facts ask for a canary. The lane
-	 * calls this function before the chunk completes. */
+	/* Reads back a chunk that was written by a path with facts.canary, and compares the bytes.
+	 * The lane calls this function before the chunk completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
-	/* For each path: 0, or the negated reason (enum penstock_why) after the library read back a
-	 * chunk that the path had written, and the bytes had not arrived. */
+	/* For each path: 0 as long as all chunks that the library has read back after a write had
+	 * arrived. After a chunk that had not arrived, the negated reason (enum penstock_why). */
 	_Atomic int write_proof[PST_PATHS_MAX];
-	/* For each path: bit i is set after the library read back a write to drive i, and the bytes
-	 * had arrived. */
+	/* For each path: bit i is set after the library has read back a write to drive i of the
+	 * storage, and all bytes had arrived. */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX];
 	void *path_priv[PST_PATHS_MAX]; /* each path's state, freed by the path's route_close */
-	/* The canary of a path could not run, because the file had only holes and no written bytes
-	 * to read. */
+	/* True if the test read (canary) of a path could not run, because the file had only holes
+	 * and no written bytes. */
 	bool unproven;
-	/* The number that the storage's function `stamp` returned before the last test; it changes
-	 * when the storage may have been written. */
+	/* The number that the storage's function `stamp` returned before the last test read. The
+	 * number changes when the storage may have been written. */
 	_Atomic uint64_t stamp;
-	/* Earliest time of the next test; 0 if it may run at any time. */
+	/* Earliest time in ns of the next test read; 0 if it may run at any time. */
 	_Atomic uint64_t retest_after_ns;
-	uint64_t retest_pause_ns; /* length of the last pause between tests */
+	uint64_t retest_pause_ns; /* length of the last pause, in ns */
 	unsigned retests_failed;  /* number of repeated tests that found no written bytes */
 	/* Route that this one replaced, or NULL. Requests may still use the older route. */
 	struct pst_route *older;
-	/* Padding that keeps `refs` out of the cache lines that all lanes read. */
+	/* Padding, because `refs` changes often and must not share a cache line with members that
+	 * all worker threads read. */
 	char apart[64];
 	/* Number of references: one from the storage, and one from each request whose report uses
 	 * the route. */
@@ -98,14 +101,14 @@ struct pst_route {
 /* Computes the plan for one operation, class and effort. */
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out);
 
-/* Returns how many bytes of a request that is alone in flight must be unclaimed for a chunk on the
- * path at position `at` of the list for a residency. If fewer are unclaimed, other paths are
- * faster. */
+/* Returns the minimum number of unclaimed bytes with which a lane may start a chunk on a path, in a
+ * request that is alone in flight. With fewer, other paths are faster. `at` is the path's position
+ * in the plan's list for a residency. */
 uint64_t pst_plan_least(const struct pst_plan *plan, const struct pst_path_state *states,
 			enum pst_residency residency, unsigned at);
 
-/* Returns why path `index` is neither the plan's first choice for a residency nor mixed with the
- * first choice. Reports show it. */
+/* Returns why path `index` is not used for bytes of this residency, or PENSTOCK_WHY_NONE if it is
+ * the plan's first choice or used together with that one. Reports show the reason. */
 enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_plan *plan,
 			       unsigned index, enum pst_residency residency);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tracks a request's progress: counts the bytes that the chunks moved, begins the phases, fails
- * or completes the request, and fills its report. Lanes and cancelling threads call these
- * functions. The harvesting thread calls only pst_req_report. This file must never call a lane
- * or a queue: a lane acts on the return values, and the request's hooks notify its queue.
+ * Tracks a request's progress: counts the bytes that its chunks moved, begins its phases, fails or
+ * completes it, and fills its report. Worker threads (lanes) and cancelling threads call these
+ * functions. The harvesting thread calls only pst_req_report. This file must never call a lane or a
+ * queue: a lane acts on the return values, and the request's hooks notify its queue.
  */
 #include "core/request/request.h"
 
@@ -17,7 +17,7 @@
 #include "core/request/spans.h"
 #include "core/request/plan.h"
 
-#define QUERY_FIRST_KIB 8192u /* length of a request's first residency query, in KiB */
+#define QUERY_FIRST_KIB 8192u /* length in KiB of a request's first query of the page cache */
 
 static void counter_add(_Atomic uint64_t *at, uint64_t value)
 {
@@ -80,15 +80,15 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 	if (chunk->engine)
 		atomic_store_explicit(&req->path_engine[chunk->path], chunk->engine,
 				      memory_order_relaxed);
-	/* Atomic, because several lanes may store it at once. */
+	/* Use an atomic store, because several lanes may store the reason at once. */
 	if (chunk->io.engine_why != PENSTOCK_WHY_NONE)
 		__atomic_store_n(&req->report.engine_why, chunk->io.engine_why, __ATOMIC_RELAXED);
 	if (chunk->moved < chunk->len)
 		pst_req_end_at(req, chunk->off + chunk->moved);
 }
 
-/* Claims the unclaimed bytes of the phase, so that no lane can claim them. Returns how many bytes
- * these are, and stores in *pos the position of the first of them. */
+/* Claims all unclaimed bytes of the current phase, so that no lane starts them. Returns their
+ * number, and stores in *pos the position of the first of them. */
 static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 {
 	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
@@ -101,9 +101,9 @@ static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 	return *pos < limit ? limit - *pos : 0;
 }
 
-/* Records a failure of the request, unless an earlier one is recorded. After it no further phase
+/* Records a failure of the request, unless an earlier one is recorded. Afterwards no further phase
  * begins, and no byte from position `pos` on counts as arrived. The caller must have claimed bytes
- * that are not complete, or the request could complete during this call. */
+ * that are not complete yet. Otherwise the request could complete during this call. */
 static void req_record_failure(struct pst_request *req, uint64_t pos, const struct pst_err *err)
 {
 	int none = 0;
@@ -136,7 +136,8 @@ void pst_req_fail_unclaimed(struct pst_request *req, const struct pst_err *err)
 	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	if (!rest)
-		/* lanes have claimed all bytes, and complete the request when these bytes are done
+		/* Lanes have claimed all bytes, so they complete the request when these bytes are
+		 * done.
 		 */
 		return;
 	req_record_failure(req, pos, err);
@@ -173,8 +174,7 @@ void pst_req_open_phase(struct pst_request *req)
 	bool body = req->body > 0, syncs = pst_req_only_syncs(req);
 	uint64_t limit = body ? req->body : req->total;
 
-	/* As soon as the last of these stores is visible, other threads may complete the
-	 * request. */
+	/* The store to `limit` must come last: lanes that see it may complete the request. */
 	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
 	atomic_store_explicit(&req->phase,
 			      body    ? PST_PHASE_BODY
@@ -201,7 +201,7 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
 	if (req->phase == PST_PHASE_NEW)
-		/* No lane carried the request, so no lane could make the sync either. */
+		/* The request was never passed to a lane, so no lane can make the sync. */
 		return PST_PHASE_DONE;
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
@@ -220,7 +220,8 @@ bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes)
 	return false;
 }
 
-/* As soon as the last store of either branch is visible, other threads may complete the request. */
+/* In both branches, the last store lets other threads work on the phase, and they may complete the
+ * request at once. So nothing may access the request after it. */
 void pst_req_begin_phase(struct pst_request *req)
 {
 	if (req_next_phase(req) == PST_PHASE_EDGES) {
@@ -235,7 +236,8 @@ void pst_req_begin_phase(struct pst_request *req)
 
 /* ---- completion ---- */
 
-/* Counts the requested bytes that lie before the first storage byte that did not arrive. */
+/* Returns the number of requested bytes that are before the first storage byte that did not
+ * arrive. */
 static int64_t req_reach(const struct pst_request *req)
 {
 	uint64_t end = atomic_load(&req->end_at), sum = 0;
@@ -259,15 +261,15 @@ static int64_t req_reach(const struct pst_request *req)
 	return (int64_t)sum;
 }
 
-/* Sets req->err: the storage ends before the request's range. `end` is the lowest offset that did
- * not arrive. If a whole chunk lies behind the end of the storage, `end` is only the chunk's start.
- * So the function asks the storage for its length. */
+/* Sets req->err to the error that the storage ends before the request's range. `end` is the lowest
+ * offset that did not arrive. If a whole chunk is behind the end of the storage, `end` is only the
+ * chunk's start. So the function asks the storage for its exact length. */
 static int64_t req_fail_short(struct pst_request *req, uint64_t end)
 {
 	struct penstock_storage *st = req->st;
 	enum penstock_why why =
 		end < st->facts.length ? PENSTOCK_WHY_SHRANK : PENSTOCK_WHY_SHORT_IO;
-	struct pst_err ignored; /* without the length, `end` is the best answer */
+	struct pst_err ignored; /* if the length is unknown, `end` is reported */
 	uint64_t length;
 
 	if (st->ops->length && !st->ops->length(st, &length, &ignored) && length < end)
@@ -303,7 +305,8 @@ static void req_complete(struct pst_request *req)
 	req->hooks->completed(req);
 }
 
-/* Returns whether these references keep a request from completing. */
+/* Returns whether the reference counts `refs` (see PST_HOLD in request.h) keep a request from
+ * completing. */
 static bool refs_keep_alive(uint64_t refs)
 {
 	return refs & PST_HOLDS || (refs & PST_LISTS && !(refs & PST_ABANDONED));
@@ -325,8 +328,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 {
 	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_acquire);
 
-	/* If only PST_SUBMITTED is left, no other thread has a reference and can change the count,
-	 * so no atomic subtraction is needed. */
+	/* If PST_SUBMITTED is the only reference, no other thread can change the count, so no
+	 * atomic subtraction is needed. */
 	if (refs != PST_SUBMITTED)
 		refs = atomic_fetch_sub_explicit(&req->refs, dropped, memory_order_acq_rel);
 	if (refs_keep_alive(refs - dropped))
@@ -339,8 +342,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 
 /* ---- the report ---- */
 
-/* Which kinds of paths carried a read's bytes. This shows whether they were in the page cache,
- * unless their residency could not be queried or the caller named the path. */
+/* Which kinds of paths carried a read's bytes. This shows whether the bytes were in the page cache.
+ * It is not known if the storage could not report it, or if the caller named the path. */
 struct found {
 	bool known;
 	bool cached; /* whether paths that use the page cache carried bytes */
@@ -365,7 +368,7 @@ static struct found req_found(const struct pst_request *req)
 }
 
 /* Returns why a usable path carried no bytes although it did not fail. The plan gives the reason,
- * which depends on whether the bytes were cached. The paths that carried bytes show that. */
+ * which depends on whether the bytes were cached. `found` shows that. */
 static enum penstock_why path_why_unused(const struct pst_request *req,
 					 const struct pst_route *route, unsigned i,
 					 const struct found *found)
@@ -434,8 +437,8 @@ void pst_req_report(struct pst_request *req)
 
 		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			/* Leave out paths null and fault unless they carried bytes: users cannot do
-			 * anything with them. */
+			/* Leave out the paths for tests (null and fault) unless they carried
+			 * bytes. */
 			continue;
 		report->path_count++;
 		if (row->bytes > most) {
@@ -443,7 +446,7 @@ void pst_req_report(struct pst_request *req)
 			report->path = row->name;
 			report->engine = row->engine;
 		} else if (!most && strcmp(row->engine, "none") != 0) {
-			report->engine = row->engine; /* all chunks so far have failed */
+			report->engine = row->engine; /* no path so far carried bytes */
 		}
 	}
 	report->why = req->result < 0 ? req->err.why : PENSTOCK_WHY_NONE;

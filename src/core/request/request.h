@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request inside the library: its segments, the spans made of them, and the counters that
- * its lanes share. It is an element of its queue's pool. Its life:
+ * A request inside the library: its segments, the spans (contiguous storage ranges) made of them,
+ * and the counters that its lanes (worker threads) share. It is an element of its queue's pool. Its
+ * life:
  *
  *	submit	turns segments into spans and passes the request to one lane, which shares it
  *		with other lanes if the path needs more
@@ -9,9 +10,9 @@
  *	phases	body -> edges (writes only) -> sync (durable writes only) -> done. The lane
  *		that completes a phase's last byte begins the next phase.
  *
- * The request completes when its last phase is done and no lane lists it any more. A request
- * that was cancelled or is past its deadline does not wait for those lists. The queue reuses
- * the element once the request has been harvested and no lane lists it.
+ * The request completes when its last phase is done and no lane lists it any more. A request that
+ * was cancelled or is past its deadline does not wait for those lists. The queue reuses the element
+ * once the request has been harvested and no lane lists it.
  */
 #ifndef PST_CORE_REQUEST_H
 #define PST_CORE_REQUEST_H
@@ -35,9 +36,9 @@ enum pst_phase {
 
 /*
  * A contiguous range of storage that consecutive segments of a request cover together. A request
- * numbers the bytes of its spans consecutively, and lanes claim chunks by these numbers. A
- * rowwise span is one segment whose rows are so far apart that the gaps between them shall not
- * move as well. Only the bytes of its rows are numbered.
+ * numbers the bytes of its spans consecutively, and lanes claim chunks by these numbers. A rowwise
+ * span consists of one segment with rows that are far apart. The gaps between its rows do not move,
+ * and only the bytes of the rows are numbered.
  */
 struct pst_span {
 	uint64_t off, len;
@@ -46,28 +47,30 @@ struct pst_span {
 	const struct pst_plan *plan;
 	uint32_t seg_first, seg_count;
 	bool rowwise;
-	/* The span's segments overlap or leave gaps, so a transfer of the whole range cannot go to
-	 * one buffer. No path may move the span directly: its bytes need a slot and a copy to each
-	 * buffer. */
+	/* True if the span's segments overlap or leave gaps, so that a transfer of the whole range
+	 * cannot go to one buffer. Then no path may move the span directly: its bytes need a
+	 * staging slot and a copy to each buffer. */
 	bool shared;
 	bool edge;	   /* an unaligned end of a write, written through the page cache */
-	uint64_t stage_at; /* place of its first byte in the request's stage (lane/stage.h) */
+	uint64_t stage_at; /* position of its first byte in the stage (lane/stage.h) */
 };
 
-/* A request's entry in the list of one lane. */
+/* A request's entry in the inbox or the list of one lane. Each lane that shares the request has an
+ * entry of its own. */
 struct pst_lane_entry {
 	struct pst_request *req;
 	struct pst_lane_entry *next;
-	/* The entry is on the lane's list. Only the lane accesses this member and `stalled`. */
+	/* The entry is on the lane's own list. Only the lane's thread accesses this member and
+	 * `stalled`. */
 	bool listed;
 	bool watch;	  /* the lane shall poll the request's stream */
-	unsigned stalled; /* number of chunks that this lane has claimed and that wait for a slot */
+	unsigned stalled; /* number of claimed chunks that wait for a slot */
 };
 
 /* Functions by which a request notifies its owner, a queue. Any thread may call them. */
 struct pst_req_hooks {
-	/* Called when the request has completed. The hook may pass it to the caller, so the struct
-	 * may be in use for another request when the hook returns. */
+	/* Called when the request has completed. The hook may hand it to the application at once,
+	 * and then the struct may serve another request before the hook returns. */
 	void (*completed)(struct pst_request *req);
 	/* Called when no thread refers to the request any more, so that its struct can be
 	 * reused. */
@@ -79,74 +82,82 @@ struct pst_request {
 	struct penstock_queue *q;
 	const struct pst_req_hooks *hooks;
 	uint32_t index; /* position in the queue's pool */
-	/* Incremented at submit and at harvest; even while the struct is not in use. */
+	/* Incremented at submit and at harvest, so that an old request id does not match. An even
+	 * number means that the struct is not in use. */
 	_Atomic uint32_t generation;
 	struct penstock_storage *st;
 	/* Route of the first span; the report describes the paths of this route. */
 	struct pst_route *route;
 	struct pst_pump *pump;
-	/* The pump's lane that the request was first passed to; NULL if there is none. */
+	/* The lane to which the pump (the device's set of worker threads) passed the request first;
+	 * NULL if there is none. */
 	struct pst_lane *home_lane;
 	bool alone; /* the caller's own thread moves all bytes */
-	/* Bit i is set if the request also uses device i, which is not the pump's device. */
+	/* Bit i is set if the request has a segment on device i, which is not the device of
+	 * `pump`. */
 	uint64_t other_devices;
 	enum penstock_op op;
 	enum penstock_class require;
 	enum penstock_effort effort;
 	unsigned flags, priority;
-	/* the storage's count of failed syncs when this request was submitted; a higher count at
-	 * its end means that bytes may be lost */
+	/* the storage's count of failed syncs when this request was submitted; if it has grown when
+	 * the request ends, written bytes may be lost */
 	unsigned losses;
 	uint64_t deadline_ns;
 	int forced; /* index of the path that the caller named; -1 if the plan decides */
-	/* Path that wraps the chunks' path and starts them in its place; NULL if there is none. */
+	/* Path that wraps the path of the chunks, such as path fault: it starts them in place of
+	 * that path. NULL if there is none. */
 	const struct pst_path_ops *wrap;
 	uint64_t wrap_state[10]; /* the wrapping path's arguments */
 	void *user;
 	penstock_done_fn *done;
 	void *stream;
 	struct penstock_late late;
-	/* The stage of a stream-ordered request (lane/stage.h); NULL for other requests. */
+	/* The stage of a stream-ordered request, which is its pinned memory (lane/stage.h); NULL
+	 * for other requests. */
 	struct pst_stage *stage;
-	_Atomic bool stage_done; /* its stream may pass the request */
-	/* The thread that has set stage_done no longer uses the stage. */
+	_Atomic bool stage_done; /* its CUDA stream may pass the request */
+	/* The thread that has set stage_done has stopped using the stage. */
 	_Atomic bool stage_left;
-	/* Its operations could not be queued on its stream, so its submit has failed. The queue
-	 * reports no completion. */
+	/* The request's operations could not be queued on its stream, so the submit has failed. The
+	 * queue reports no completion. */
 	_Atomic bool retracted;
 
 	struct penstock_seg *segs;
 	struct pst_span *spans;
 	unsigned seg_count, span_count, spans_max;
-	/* Number of bytes without the edges of a write, and number of all bytes. */
+	/* Number of bytes without the edges of a write (its unaligned ends), and number of all
+	 * bytes. */
 	uint64_t body, total;
 
-	/* Index of the first byte that no lane has claimed, and index after the last byte that
-	 * lanes may claim. */
+	/* `next`: index of the first byte that no lane has claimed. `limit`: index after the last
+	 * byte that lanes may claim in this phase. */
 	_Atomic uint64_t next, limit;
 	/* Number of bytes of the current phase that are not complete. */
 	_Atomic uint64_t left;
 	_Atomic uint64_t refs;	 /* see PST_HOLD below */
 	_Atomic unsigned spread; /* number of lanes that share the request */
-	/* length of the range of the next residency query (is it cached?), in KiB */
+	/* length in KiB of the next query whether bytes are in the page cache */
 	_Atomic uint32_t residency_kib;
-	/* Maximum length, in KiB, of the next chunk on the first of the plan's mixed paths. */
+	/* Maximum length, in KiB, of the next chunk on the first path, if the plan uses several
+	 * paths at the same time (mixed paths). */
 	_Atomic uint32_t mixed_kib;
 	_Atomic bool cancelled; /* the caller has cancelled the request */
 	_Atomic int failed;	/* negative errno of its first failure; 0 if none */
 	/* The current phase; the lane that completes it sets the next. */
 	_Atomic enum pst_phase phase;
-	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
+	_Atomic bool sync_taken; /* a lane has started the sync, or it was cancelled */
 	struct pst_err err;	 /* code, reason and text of its first failure */
 
-	/* Lowest storage offset of a byte that did not arrive; UINT64_MAX if all arrived. */
+	/* Lowest storage offset of a byte that did not arrive, for example because the file ends
+	 * before it; UINT64_MAX if all arrived. */
 	_Atomic uint64_t end_at;
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
 	/* For each path, the reason why a chunk left it or could not use it; PENSTOCK_WHY_NONE if
 	 * there is none. */
 	_Atomic unsigned path_why[PST_PATHS_MAX];
-	_Atomic bool blind; /* the storage could not tell for some bytes whether they are cached */
+	_Atomic bool blind; /* for some bytes it is unknown whether they are cached */
 	/* For each path, name of the engine that carried its last chunk; NULL if there is none. */
 	_Atomic(const char *) path_engine[PST_PATHS_MAX];
 	uint64_t start_ns, end_ns;
@@ -167,9 +178,9 @@ struct pst_request {
  *	PST_SUBMITTED	a flag, set from submit until the request is harvested
  *	PST_ABANDONED	a flag: the request was cancelled, or its deadline has passed
  *
- * A request completes when no thread holds it and no lane lists it. An abandoned request
- * completes as soon as no thread holds it, because a lane that lists it may hang in a system
- * call for another request. The element can be reused when the first three are all 0.
+ * A request completes when PST_HOLD and PST_LISTED are 0. An abandoned request completes as soon as
+ * PST_HOLD is 0, because a lane that has it on its list may hang in a system call for another
+ * request. The queue can reuse the struct when the first three are all 0.
  */
 #define PST_HOLD ((uint64_t)1)
 #define PST_LISTED ((uint64_t)1 << 32)
@@ -189,26 +200,26 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
-/* Sets the request's progress to that of a request of which no byte has moved. Called before its
- * submit, and before each replay of a captured request. */
+/* Resets the request's counters, so that no byte counts as moved. Called before its submit, and
+ * before each replay (execution) of a captured request. */
 void pst_req_rewind(struct pst_request *req);
 /* Returns whether the request is a durable write of no bytes, which syncs earlier writes. */
 bool pst_req_only_syncs(const struct pst_request *req);
-/* Opens the request. After this call lanes may start it or poll its stream, and other threads
- * may cancel it. The caller must have a reference to it. */
+/* Makes the request known to other threads: after this call lanes may start it or poll its stream,
+ * and other threads may cancel it. The caller must have a reference to it. */
 void pst_req_open(struct pst_request *req);
-/* Lets lanes claim bytes of the request's first phase. If the request has a stream, the stream must
- * have reached it. */
+/* Lets lanes claim bytes of the request's first phase. If the request is in stream order, its CUDA
+ * stream must have reached it. */
 void pst_req_open_phase(struct pst_request *req);
 
 /* Returns whether the request was cancelled or is past its deadline. If so, fills `err` with the
  * reason. */
 bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err);
 
-/* Records why a path was not used. Only the first reason is kept. */
+/* Records why a path was not used for the request. Later reasons for the same path are ignored. */
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
-/* Records that the storage byte at offset `off` did not arrive. Only the lowest such offset is
- * kept. */
+/* Records that the storage byte at offset `off` did not arrive. If several such offsets are
+ * recorded, the lowest one remains. */
 void pst_req_end_at(struct pst_request *req, uint64_t off);
 /* Returns the result of a request whose bytes have all moved or failed: bytes or -errno. */
 int64_t pst_req_result(struct pst_request *req);
@@ -226,15 +237,16 @@ __attribute__((warn_unused_result)) bool pst_req_bytes_done(struct pst_request *
 							    uint64_t bytes);
 /* Begins the phase that follows the one just completed: edges or sync. */
 void pst_req_begin_phase(struct pst_request *req);
-/* Counts completed bytes after which no phase follows: bytes of the last phase, or bytes of a
- * request that has failed. */
+/* Like pst_req_bytes_done, for bytes after which no phase can follow: bytes of the last phase, or
+ * bytes of a request that has failed. */
 void pst_req_last_bytes_done(struct pst_request *req, uint64_t bytes);
 
-/* Fails the request, and claims its unclaimed bytes, so that no lane starts them. The caller
- * must have claimed bytes of this phase that are not complete. */
+/* Fails the request, and claims its unclaimed bytes, so that no lane starts them. The caller must
+ * have claimed bytes of this phase that are not complete yet, so that the request cannot complete
+ * meanwhile. */
 void pst_req_fail(struct pst_request *req, const struct pst_err *err);
-/* Does the same as pst_req_fail, for a caller on any thread that has claimed no bytes. Does nothing
- * if all bytes of the phase are claimed. */
+/* Does the same as pst_req_fail for a caller that has claimed no bytes. Any thread may call it.
+ * Does nothing if all bytes of the phase are claimed. */
 void pst_req_fail_unclaimed(struct pst_request *req, const struct pst_err *err);
 /* Fails a request in phase PST_PHASE_SYNC, unless a lane has started its sync. Any thread with a
  * reference to the request may call it. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: see residency_probe.h. claim.c begins a probe, and chunk.c ends it. After a
- * quick probe the next chunks use the plan's paths for cached bytes, and their calls are timed,
- * too. If one of these chunks is slow, the next chunk is a probe again. After two slow chunks in a
- * row, or if the first probe is slow, the bytes of the storage count as not cached. Such a storage
- * is probed again after AGAIN bytes. A probe must never delay a request: until the first probe has
+ * Implements residency probes, which find out by the duration of a read whether bytes are in the
+ * page cache: see residency_probe.h. claim.c begins a probe, and chunk.c ends it. After a fast
+ * probe the next chunks use the plan's paths for cached bytes, and their calls are timed, too. If
+ * one of these chunks is slow, the next chunk is a probe again. After two slow chunks in a row, or
+ * if the first probe is slow, the bytes of the storage count as not cached. Such a storage is
+ * probed again after AGAIN bytes. A probe must never delay a request: until the first probe has
  * ended, other chunks follow the plan's order for unknown residency.
  */
 #include "core/request/residency_probe.h"
@@ -13,15 +14,16 @@
 #include "core/base/clock.h"
 #include "core/request/plan.h"
 
-/* A call found its bytes cached if it took at most 10 us plus the time for its bytes at 4500 bytes
- * a microsecond (4.5 GB/s). One thread reads 8 to 10 GB/s if the bytes are in the page cache, and
- * less than 3 GB/s through the page cache if they are not. */
+/* The bytes of a call count as cached if the call took at most WARM_BASE_US plus one microsecond
+ * for each WARM_BYTES_US bytes (4.5 GB/s). One thread reads 8 to 10 GB/s if the bytes are in the
+ * page cache, and less than 3 GB/s through the page cache if they are not. */
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
-/* a call of fewer bytes is not timed, because its duration shows nothing */
+/* minimum length of a probe; the duration of a shorter call does not show whether its bytes were
+ * cached */
 #define PROBE_BYTES_MIN (64u << 10)
-/* Number of bytes from one residency probe to the next. A probe of 256 KiB is less than 0.5 % of
- * them. */
+/* Number of bytes that are claimed from one residency probe to the next. A probe of 256 KiB is less
+ * than 0.5 % of them. */
 #define AGAIN (64u << 20)
 
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st)
@@ -58,8 +60,8 @@ bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len)
 	    (was != PST_PROBE_NONE &&
 	     atomic_load_explicit(&st->unprobed_bytes, memory_order_relaxed) < AGAIN))
 		return false;
-	/* Only one thread begins the first probe. While a later probe runs, the result of the last
-	 * one remains valid. */
+	/* Let only one thread begin the first probe. While a later probe runs, the result of the
+	 * previous one remains valid. */
 	if (was == PST_PROBE_NONE &&
 	    !atomic_compare_exchange_strong(&st->residency_probe, &was, PST_PROBE_RUNNING))
 		return false;

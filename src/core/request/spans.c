@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spans: see spans.h. Segments that are adjacent or overlap become one span, so that each storage
- * byte moves once, however many buffers it belongs to. The unaligned ends of a write become
- * separate spans. admit.c makes spans at submit, and lanes look up parts and places. It must never
- * allocate or make a system call.
+ * Makes spans, which are contiguous storage ranges, from a request's segments: see spans.h.
+ * Segments that are adjacent or overlap become one span, so that each storage byte moves once,
+ * however many buffers it belongs to. The unaligned ends of a write become separate spans. admit.c
+ * makes spans at submit, and worker threads look up which buffers a range belongs to. These
+ * functions must never allocate or make a system call.
  */
 #include "core/request/spans.h"
 
@@ -11,8 +12,9 @@
 
 #include "core/request/plan.h"
 
-/* A read also moves the gaps between rows if a gap is shorter than GAP_FREE or shorter than a
- * row. A gap shorter than a page saves nothing, because drives read whole pages. */
+/* Minimum length in bytes of a gap between two rows of a segment that a read leaves out. A read
+ * also moves a gap that is shorter than that, or shorter than a row. Leaving out less than a page
+ * saves nothing, because drives read whole pages. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -31,8 +33,8 @@ static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 	return __builtin_add_overflow(a, b, out);
 }
 
-/* Computes the number of storage bytes from the start of the first row to the end of the last
- * row. */
+/* Computes the number of storage bytes from the start of the segment's first row to the end of its
+ * last row. */
 static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 {
 	uint64_t len;
@@ -45,8 +47,8 @@ static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 }
 
 /* Checks a segment. Merges its rows into one row if they are adjacent both in the storage and in
- * memory. If keep_rows is true, rows are not merged: the length of a row is known only when the
- * CUDA stream reaches the request. */
+ * memory. keep_rows is true for a segment whose row length becomes known only when the CUDA stream
+ * reaches the request. Its rows are not merged. */
 static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
@@ -70,15 +72,15 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 				      "segment %u: offset and length overflow", index);
 	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
 	    seg->buf_pitch == seg->row_len) {
-		seg->row_len *= seg->rows; /* adjacent rows become one row */
+		seg->row_len *= seg->rows; /* merge adjacent rows into one row */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
 	}
 	return 0;
 }
 
-/* Returns whether segment `seg` may become a part of the span, because it is adjacent to the span
- * or overlaps it. */
+/* Returns whether segment `seg` may become a part of the span, because its storage range is
+ * adjacent to the span or overlaps it. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -87,16 +89,17 @@ static bool span_joins(const struct pst_request *req, const struct pst_span *spa
 	if (req->op == PENSTOCK_WRITE)
 		return seg->off == end && seg->pitch == seg->row_len &&
 		       req->segs[span->seg_first].pitch == req->segs[span->seg_first].row_len;
-	/* A segment for another device that is only adjacent to the span gets a separate span, so
-	 * that each device's bytes can meet the required class. */
+	/* If the request requires a class, a segment for another device that is only adjacent to
+	 * the span gets a span of its own. Then each device's bytes can use the paths of that
+	 * device that meet the class. */
 	if (seg->off == end && req->require > PENSTOCK_ANY &&
 	    seg->dev != req->segs[span->seg_first].dev)
 		return false;
 	return seg->off >= span->off && seg->off <= end;
 }
 
-/* Returns whether the span is a single segment that moves row by row, because its gaps are not
- * worth moving. */
+/* Returns whether the span is rowwise: a single segment of which only the rows move, because the
+ * gaps between them are long. The gaps of a write never move. */
 static bool span_is_rowwise(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -122,7 +125,8 @@ static void span_finish(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
-/* Returns an error: the bytes of all segments up to this one are too many for a request. */
+/* Returns the error that the segments up to and including segment `seg` have too many bytes for one
+ * request. */
 static int seg_too_long(unsigned seg, struct pst_err *err)
 {
 	return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -133,20 +137,21 @@ static int seg_too_long(unsigned seg, struct pst_err *err)
 /* ---- overlapping writes ---- */
 
 /*
- * A write must not store two values in one storage byte. The check visits the rows of all
- * segments in storage order, with a heap in memory that the caller provides. It visits several
- * rows of one segment in one step if no row of another segment lies between them. So two
- * interleaved matrices cost one step for each row, and a single matrix costs one step.
+ * A write must not store two values in one storage byte, so check_overlap looks for overlapping
+ * rows. It visits the rows of all segments in storage order, with a heap in memory that the caller
+ * provides. It visits several rows of one segment in one step if no row of another segment is
+ * between them. So two interleaved matrices cost one step for each row, and a single matrix costs
+ * one step.
  */
 
-/* The rows of one segment that the check has not visited yet. */
+/* An element of the heap: the rows of one segment that check_overlap has not visited yet. */
 struct rows {
 	uint64_t off;  /* storage offset of the first row that was not visited yet */
 	uint64_t left; /* number of rows that were not visited yet */
 	unsigned seg;
 };
 
-/* Moves heap[at] down to its place in the heap. */
+/* Moves heap[at] down until no element below it begins at a lower storage offset. */
 static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
 {
 	struct rows moving = heap[at];
@@ -161,8 +166,8 @@ static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
 	heap[at] = moving;
 }
 
-/* Returns the lowest offset at which a row of a segment begins, apart from the segment at the
- * heap's top. UINT64_MAX if there is no other segment. */
+/* Returns the lowest offset at which a row that was not visited begins, not counting the segment at
+ * the heap's top. Returns UINT64_MAX if there is no other segment. */
 static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 {
 	uint64_t off = count > 1 ? heap[1].off : UINT64_MAX;
@@ -170,7 +175,8 @@ static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 	return count > 2 && heap[2].off < off ? heap[2].off : off;
 }
 
-/* Builds the heap of all segments that have bytes. Returns their count. */
+/* Builds the heap for check_overlap: one element for each segment that has bytes. Returns their
+ * count. */
 static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 {
 	unsigned count = 0;
@@ -183,8 +189,8 @@ static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 	return count;
 }
 
-/* Checks that no two segments of the write share a byte. Returns -EINVAL if two do. `memory` must
- * be aligned for any struct and hold 24 bytes for each segment. */
+/* Checks that no two segments of the write share a byte. Returns -EINVAL if two do. The heap is
+ * built in `memory`, which must be aligned for any struct and have 24 bytes for each segment. */
 static int check_overlap(const struct pst_request *req, void *memory, size_t memory_len,
 			 struct pst_err *err)
 {
@@ -238,7 +244,8 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 
 		if (ret)
 			return ret;
-		/* Place an empty segment so that it does not separate its neighbours. */
+		/* Give an empty segment the offset of the span's end, so that the segments before
+		 * and after it can still join. */
 		if (!seg->row_len) {
 			if (span)
 				seg->off = span->off + span->len;
@@ -272,12 +279,14 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 	}
 	if (req->op == PENSTOCK_READ || ascending)
 		return 0;
-	/* The unused elements of req->spans serve as memory for the heap. */
+	/* Use the free elements of req->spans as the heap's memory, because nothing may be
+	 * allocated here. */
 	return check_overlap(req, &req->spans[req->span_count],
 			     (spans_max - req->span_count) * sizeof(*span), err);
 }
 
-/* Returns how many bytes of the span are numbered: all bytes, or only those of the rows. */
+/* Returns how many bytes of the span move and are numbered: all bytes, or, in a rowwise span, only
+ * those of the rows. */
 static uint64_t span_numbered(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -285,8 +294,8 @@ static uint64_t span_numbered(const struct pst_request *req, const struct pst_sp
 	return span->rowwise ? seg->rows * seg->row_len : span->len;
 }
 
-/* Returns the alignment at which the write is split into body and edges, or 1 if no path of its
- * plan needs alignment. */
+/* Returns the alignment at which the write is split into its whole blocks (body) and its unaligned
+ * ends (edges). Returns 1 if no path of its plan needs alignment. */
 static uint64_t span_write_align(const struct pst_span *span)
 {
 	const struct pst_storage_facts *facts = &span->route->st->facts;
@@ -311,8 +320,8 @@ uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *sp
 	return req->segs[span->seg_first + span->seg_count - 1].room;
 }
 
-/* Returns whether the unaligned tail of this span moves together with its body, padded to a
- * whole block with the memory after the segment. */
+/* Returns whether the unaligned bytes after the span's last whole block move together with the
+ * blocks. They do if the spare memory after the segment can pad them to a whole block. */
 static bool span_tail_padded(const struct pst_request *req, const struct pst_span *span,
 			     uint64_t align)
 {
@@ -322,9 +331,10 @@ static bool span_tail_padded(const struct pst_request *req, const struct pst_spa
 }
 
 /*
- * Splits the spans of a write into aligned bodies and unaligned edges. Direct paths can carry
- * the bodies. The edges are written through the page cache after all bodies. So the library never
- * reads, modifies and writes back a block, and two requests that share a block lose no bytes.
+ * Splits the spans of a write into aligned whole blocks (bodies) and their unaligned ends (edges).
+ * Direct paths can carry the bodies. The edges are written through the page cache after all bodies.
+ * So the library never reads, modifies and writes back a block, and two requests that share a block
+ * lose no bytes.
  */
 static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
@@ -370,13 +380,14 @@ static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct
 	return 0;
 }
 
-/* Numbers the bytes of all bodies, then of all edges. Lanes claim chunks in this order. */
+/* Numbers the bytes of all bodies (whole blocks), then those of all edges (unaligned ends). Lanes
+ * claim chunks in this order. */
 static int spans_number(struct pst_request *req, struct pst_err *err)
 {
 	uint64_t at = 0;
 	unsigned bodies = 0;
 
-	/* Move the bodies to the front, in the same order. */
+	/* Move the spans that are bodies to the front of the array, in the same order. */
 	for (unsigned i = 0; i < req->span_count; i++) {
 		struct pst_span span = req->spans[i];
 
@@ -390,7 +401,8 @@ static int spans_number(struct pst_request *req, struct pst_err *err)
 			req->body = at;
 		req->spans[i].start = at;
 		if (add_over(at, span_numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
-			/* If gaps between rows are read too, their bytes are also numbered. */
+			/* This can happen although spans_collect has checked the segments, because
+			 * the bytes of gaps between rows are numbered too if they are read. */
 			return seg_too_long(req->spans[i].seg_first, err);
 	}
 	req->total = at;
@@ -478,8 +490,9 @@ static char *seg_mem(const struct penstock_seg *seg)
 	return (char *)seg->buf + seg->buf_off;
 }
 
-/* Calls fn for the part of row `row` that is at the storage offsets [from, to), which must lie
- * inside this row. `off` is the start of the range that the caller asked for. */
+/* Calls fn for a part of row `row`: the bytes at the storage offsets from `from` up to, but not
+ * including, `to`. They must be inside this row. `off` is the start of the range that the caller
+ * asked for. */
 static int seg_row_part(const struct penstock_seg *seg, uint64_t row, uint64_t off, uint64_t from,
 			uint64_t to, pst_part_fn *fn, void *arg)
 {
@@ -548,9 +561,9 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 	return 0;
 }
 
-/* Returns the index of the first segment that may contain the byte at storage offset `off`. That is
- * the first segment of a shared span, because its segments may overlap. In other spans bisection
- * finds it. */
+/* Returns the index of the first segment of the span that may contain the byte at storage offset
+ * `off`. In a shared span, whose segments may overlap, that is the first segment. In other spans
+ * the function finds it by bisection. */
 static unsigned span_seg_at(const struct pst_request *req, const struct pst_span *span,
 			    uint64_t off)
 {
@@ -591,8 +604,8 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		/* Only the last byte of the storage would follow the chunk. If that byte lies in a
-		 * row (a run of adjacent bytes of a segment), it would be moved alone. */
+		/* The storage has only one byte after the chunk. If that byte belongs to a row of a
+		 * segment, it would be moved alone. */
 		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
@@ -626,7 +639,8 @@ int pst_span_part_at(const struct pst_request *req, const struct pst_span *span,
 
 	if (span->shared || seg_parts(seg, off, span->off + span->len, part_keep_first, out) != 1)
 		return -EINVAL;
-	/* keep only one row, because a path that moves bytes directly moves one row at a time */
+	/* return only the first row, because a path that moves bytes directly moves one row at a
+	 * time */
 	if (out->rows > 1) {
 		out->rows = 1;
 		out->slack = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission: turns a caller's request into one that lanes can carry out. It resolves the path that
- * the caller named, finds each segment's device and route, makes the spans, and checks that paths
- * of the required class can carry them. It refuses a request that cannot be carried out, before any
- * byte moves. queue.c calls pst_req_admit at submit. stream.c calls pst_admit_spans when late
- * values are known. This file must never start a transfer.
+ * Admission: checks a caller's request at submit, and turns it into one that lanes (worker threads)
+ * can carry out. It resolves the path that the caller named, finds each segment's device and route,
+ * makes the spans, and checks that paths of the required class can carry them. It refuses a request
+ * that cannot be carried out, before any byte moves. queue.c calls pst_req_admit at submit.
+ * stream.c calls pst_admit_spans when it knows the offsets and lengths that a stream has supplied.
+ * This file must never start a transfer.
  */
 #include "core/route/admit.h"
 
@@ -26,7 +27,8 @@
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE | \
 	 PENSTOCK_R_EARLY)
 
-/* Checks the fields of the caller's request that can be checked without a route. */
+/* Checks the fields of the caller's request that do not depend on a route (a storage and a
+ * device). */
 static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)
 {
 	if (from->size < sizeof(from->size) || !from->storage || (from->seg_count && !from->segs))
@@ -72,7 +74,8 @@ static int admit_segs(struct pst_request *req, const struct penstock_req *from, 
 	return 0;
 }
 
-/* Finds or makes the route to each segment's device. */
+/* Gets the route from the storage to each segment's device. A route that does not exist yet is
+ * made, which is slow. */
 static int admit_routes(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_device *last = NULL;
@@ -100,7 +103,7 @@ static int admit_routes(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-/* Checks a span whose bytes go to several devices. The span uses the plan of its first device,
+/* Checks a span whose segments are on several devices. The span uses the plan of its first device,
  * so each path of that plan must meet the required class on the other devices too. */
 static int check_class_of_others(const struct pst_request *req, const struct pst_span *span,
 				 struct pst_err *err)
@@ -132,7 +135,8 @@ static int check_class_of_others(const struct pst_request *req, const struct pst
 	return 0;
 }
 
-/* Fails because no path of the required class can carry the span. `why` is the reason to report. */
+/* Stores the error that no path of the required class can carry the span, and returns its code.
+ * `why` is the reason for the message. */
 static int fail_span(const struct pst_request *req, const struct pst_span *span, const char *why,
 		     struct pst_err *err)
 {
@@ -199,7 +203,8 @@ static int fail_unknown_path(const char *text, struct pst_err *err)
 			names);
 }
 
-/* Parses "WRAP[:NAME][?ARGS]": the path WRAP wraps the path NAME, and gets the arguments ARGS. */
+/* Parses the name of a path in the form "WRAP[:NAME][?ARGS]": the path WRAP, such as fault, wraps
+ * the path NAME, and gets the arguments ARGS. */
 static int admit_wrap(struct pst_request *req, const char *text, struct pst_err *err)
 {
 	size_t len = strcspn(text, ":?"), at = len;

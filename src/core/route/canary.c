@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Canaries: see canary.h. route.c runs canary reads when it makes a route, and lanes verify writes
- * through the route's verify_write. This file must never touch the caller's memory, except to read
- * the bytes of a write chunk.
+ * Implements canaries, which test whether a direct path really delivers the bytes: see canary.h.
+ * route.c runs canary reads when it makes a route, and lanes check writes through the route's
+ * function verify_write. This file must never touch the caller's memory, except to read the bytes
+ * of a write chunk.
  */
 #include "core/route/canary.h"
 
@@ -20,7 +21,7 @@
 #include "core/base/scratch.h"
 #include "core/request/spans.h"
 
-/* The state of one test of a path. */
+/* The state of one canary: a test whether a path delivers the bytes of the storage. */
 struct canary {
 	struct pst_route *route;
 	struct pst_lane *lane;
@@ -72,14 +73,15 @@ static int canary_copy(struct canary *t, void *dst, const void *src, bool in)
 		   : 0;
 }
 
-/* A request of one chunk that belongs to no queue, by which the canary runs the path under test. */
+/* A request of one chunk, with which the canary runs the path under test. It belongs to no
+ * queue. */
 struct lone_request {
 	struct pst_request req;
 	bool completed;
 };
 
-/* Runs in place of the usual completion of a chunk (its on_done), and records that the
- * chunk of the canary is complete. */
+/* The chunk's on_done, which runs in place of the usual completion of a chunk. Records that the
+ * test's chunk is complete. */
 static void lone_done(struct pst_chunk *chunk, int result)
 {
 	struct lone_request *lone =
@@ -89,7 +91,8 @@ static void lone_done(struct pst_chunk *chunk, int result)
 	lone->completed = true;
 }
 
-/* Reads the extent (a written range of the file) into the scratch memory by the path under test. */
+/* Reads t->len bytes of the storage at offset t->off into the scratch memory, by the path under
+ * test. */
 static int canary_run_path(struct canary *t)
 {
 	struct penstock_seg seg = {.buf = t->scratch,
@@ -137,8 +140,8 @@ static int canary_run_path(struct canary *t)
 	return ret;
 }
 
-/* Fills `into` with the complement of the bytes at `of`. A word that a transfer then leaves out
- * differs from the word in `of`. */
+/* Fills `into` with the complement of the bytes at `of`. If a transfer then leaves out a word of
+ * `into`, that word differs from the one in `of`. */
 static void fill_complement(char *into, const char *of, uint64_t len)
 {
 	for (uint64_t i = 0; i < len; i++)
@@ -187,7 +190,8 @@ static int canary_try_extent(struct canary *t)
 	return 0;
 }
 
-/* Tests the path on one extent of each drive of the storage. Returns 0 if the path is proven. */
+/* Tests the path on one extent (range of written bytes) of each drive of the storage. Returns 0 if
+ * the path delivered all bytes. */
 static int canary_try_drives(struct canary *t)
 {
 	const struct pst_storage_facts *facts = &t->route->st->facts;
@@ -211,7 +215,7 @@ static int canary_try_drives(struct canary *t)
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The bytes that lie one stripe length further on are on the next drive. */
+		/* Continue one stripe length further on, where the bytes are on the next drive. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;
@@ -236,8 +240,9 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	else
 		ret = pst_scratch_get(dev, &t.scratch, &t.err);
 	if (!ret) {
-		/* aligned_alloc may return memory that still holds the expected bytes of an
-		 * earlier test. A read that delivers nothing would then look correct. */
+		/* Overwrite the buffer for the expected bytes. aligned_alloc may return memory that
+		 * still contains the expected bytes of an earlier test, and a read that delivers
+		 * nothing would then look correct. */
 		memset(t.want, 0x5a, PST_SCRATCH_BYTES);
 		ret = canary_try_drives(&t);
 	}
@@ -274,9 +279,9 @@ static uint32_t chunk_drives(const struct pst_chunk *chunk)
 	return bits;
 }
 
-/* Returns whether earlier write chunks of the same path were read back from every drive that
- * holds this chunk. Always false after a write that did not arrive, so that every later chunk
- * of the path is read back. */
+/* Returns whether the library has read back earlier writes of the same path from every drive that
+ * holds this chunk, and all had arrived. If one had not arrived, it returns false for all later
+ * chunks of the path, so that each of them is read back. */
 static bool chunk_is_proven(const struct pst_chunk *chunk)
 {
 	const struct pst_route *route = chunk->route;

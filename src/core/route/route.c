@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes routes: starts the device's pump, lets every path probe the storage and the device, runs
- * canary reads and makes the plans. That is slow, and happens once for each route. admit.c and the
- * public calls get routes here. A path that could not be tested because the storage had no written
- * bytes is tested again when the storage has some. This file must never move the caller's bytes.
+ * Makes routes. A route is a storage, a device and a direction, with what the library knows about
+ * each path between them. Making one starts the device's worker threads, lets every path probe the
+ * storage and the device, runs test reads (canaries) and makes the plans. That is slow, and happens
+ * once for each route. admit.c and the public calls get routes here. A path that could not be
+ * tested because the storage had no written bytes is tested again when the storage has some. This
+ * file must never move the caller's bytes.
  *
  * Lock order: route_lock, then the device table's lock (in pst_device_start).
  */
@@ -22,12 +24,13 @@
 
 static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A test searches the file for written bytes with FIEMAP, which makes the file system write out
- * the file's dirty pages. If each request ran such a test while another program writes the file,
- * each request would cause a write-out. So a pause follows each retest that found no written bytes.
- * Only the first RETESTS_FREE retests are without a pause, so that an empty file gets the path soon
- * after its first write. The first pause is PAUSE_NS. Each later pause is twice as long as the one
- * before, up to PAUSE_MAX_NS. */
+/* Pauses, in ns, between repeated tests of a path. A test searches the file for written bytes with
+ * FIEMAP, which makes the file system write out the file's dirty pages. If each request ran such a
+ * test while another program writes the file, each request would cause a write-out. So a pause
+ * follows each repeated test that found no written bytes. Only the first RETESTS_FREE repeated
+ * tests are without a pause, so that an empty file gets the path soon after its first write. The
+ * first pause is PAUSE_NS. Each later pause is twice as long as the one before, up to
+ * PAUSE_MAX_NS. */
 #define RETESTS_FREE 8
 #define PAUSE_NS 1000000u
 #define PAUSE_MAX_NS 1000000000u
@@ -44,7 +47,8 @@ __attribute__((constructor)) static void route_hook_fork(void)
 	pst_fork_hook(route_lock_reset);
 }
 
-/* Probes path i. If the probe sets facts.canary, tests the path by a canary read. */
+/* Probes path i: finds out whether it can be used on this route. If the probe sets facts.canary,
+ * also tests the path by a read whose bytes are compared. */
 static void route_probe_path(struct pst_route *route, unsigned i)
 {
 	struct pst_path_state *state = &route->paths[i];
@@ -72,8 +76,8 @@ static void route_probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		/* a path that writes is tested later: verify_write reads back the first chunk that
-		 * the path has written to each drive */
+		/* Paths of writes are tested later: verify_write reads back the first chunk that
+		 * the path has written to each drive. */
 		state->proven = -1;
 }
 
@@ -105,8 +109,8 @@ static bool path_is_unproven(const struct pst_route *route, unsigned i)
 	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
 }
 
-/* Probes the marked paths, or all paths if `marked` is NULL. Returns how many of the probed
- * paths are unproven. */
+/* Probes the paths i for which marked[i] is true, or all paths if `marked` is NULL. Returns how
+ * many of the probed paths could not be tested because the storage had no written bytes. */
 static unsigned route_probe_paths(struct pst_route *route, const bool *marked)
 {
 	unsigned unproven = 0;
@@ -130,8 +134,7 @@ static void route_log(const struct pst_route *route)
 		const struct pst_path_state *state = &route->paths[i];
 
 		if (pst_paths[i]->wrap || pst_paths[i]->traits.synchronous)
-			/* requests use this path only if they name it, so its result is not logged
-			 */
+			/* requests use this path only if they name it, so do not log its result */
 			continue;
 		pst_log(PST_LOG_DEBUG, pst_paths[i]->name, "%s %s %s %s: %s%s%s",
 			route->op == PENSTOCK_READ ? "from" : "to",
@@ -142,8 +145,8 @@ static void route_log(const struct pst_route *route)
 	}
 }
 
-/* Drops the storage's references to a route and to the routes that it replaced. No new request
- * can use these routes. */
+/* Drops the storage's references to a route and to the older routes that this route has replaced.
+ * No new request can use these routes. */
 static void route_drop(struct pst_route *route)
 {
 	struct pst_route *older = route->older;
@@ -182,13 +185,14 @@ static int route_create(struct penstock_storage *st, struct penstock_device *dev
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* the old route belonged to a closed device whose index the new device has */
+	if (old) /* it belonged to a closed device, whose index the new device has */
 		route_drop(old);
 	*out = route;
 	return 0;
 }
 
-/* Sets the earliest time of the next retest, after a retest that found no written bytes. */
+/* Called after a repeated test that found no written bytes in the storage. Sets the earliest time
+ * of the next such test. */
 static void route_pause(struct pst_route *route)
 {
 	if (++route->retests_failed <= RETESTS_FREE)
@@ -200,7 +204,7 @@ static void route_pause(struct pst_route *route)
 			      memory_order_relaxed);
 }
 
-/* Returns true while the pause after the last retest lasts. */
+/* Returns whether the pause after the last repeated test has not ended yet. */
 static bool route_pauses(const struct pst_route *route)
 {
 	uint64_t until = atomic_load_explicit(&route->retest_after_ns, memory_order_relaxed);
@@ -208,9 +212,10 @@ static bool route_pauses(const struct pst_route *route)
 	return until && pst_now_ns() < until;
 }
 
-/* Returns whether unproven paths should be tested again: the storage has changed since the last
- * test, and no pause runs. False while a stream waits for a request, because a test allocates
- * device memory and copies. */
+/* Returns whether the paths that could not be tested should be tested again: the storage has
+ * changed since the last test, and the pause after it has ended. Returns false while a stream waits
+ * for a request, because a test allocates device memory and copies, which could wait for that
+ * stream. */
 static bool route_is_stale(const struct pst_route *route)
 {
 	return route->unproven && route->st->ops->stamp && !route_pauses(route) &&
@@ -219,8 +224,9 @@ static bool route_is_stale(const struct pst_route *route)
 		       atomic_load_explicit(&route->stamp, memory_order_relaxed);
 }
 
-/* Tests the unproven paths again. Replaces the route if any of them could be tested. Requests in
- * flight keep the old route, which is not freed before the storage closes. */
+/* Tests the paths of a route again that could not be tested before. If some could be tested this
+ * time, makes a new route that replaces the old one. Requests in flight keep the old route, which
+ * is not freed before the storage closes. */
 static void route_retest(struct pst_route *old, struct pst_route **out)
 {
 	struct pst_route *route = calloc(1, sizeof(*route));
@@ -228,7 +234,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		/* The old route stays in use. The next request tests the unproven paths again. */
+		/* Without memory, keep the old route. The next request tests the paths again. */
 		return;
 	route->st = old->st;
 	route->dev = old->dev;
@@ -238,13 +244,14 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	memcpy(route->paths, old->paths, sizeof(route->paths));
 	memcpy(route->path_priv, old->path_priv, sizeof(route->path_priv));
 	for (unsigned i = 0; i < pst_path_count; i++) {
-		/* The new route's write_drives starts at 0, so writes to each drive are read
-		 * back once more. A copy would miss drives that requests in flight add to the old
-		 * route's write_drives later. */
+		/* Do not copy write_drives, which starts at 0, so that writes to each drive are
+		 * read back once more. A copy would miss drives that requests in flight add to the
+		 * old route's write_drives later. */
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
 		marked[i] = path_is_unproven(old, i);
 		before += marked[i];
-		/* Frees the path's state that the last test made; no request uses it. */
+		/* Free the state that the path's last probe made. No request uses it, because the
+		 * path was not usable. */
 		if (marked[i] && old->path_priv[i]) {
 			pst_paths[i]->route_close(old, i);
 			route->path_priv[i] = NULL;

@@ -3,8 +3,9 @@
  * A route: one storage, one device and one direction, with the state of each path and a plan for
  * every class and effort. penstock_prepare or the first submit makes it. A route does not change
  * and stays in use until its storage closes, with one exception. If a path could not be tested
- * because the storage had no written bytes, a later request replaces the route. Reports point to
- * texts in the route, so the route is freed only when no such report exists any more.
+ * because the storage had no written bytes, a later request may replace the route by one with a new
+ * test. Reports point to texts in the route, so the route is freed only when no such report exists
+ * any more.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H
@@ -14,9 +15,9 @@
 #include "core/ops.h"
 #include "core/request/plan.h"
 
-/* Returns the route between storage and device, or NULL if there is none. It compares the
- * device's serial number before it reads the route, because the route at this index may belong
- * to a closed device. Another thread may free such a route at any time. */
+/* Returns the route between storage and device, or NULL if there is none. The route at this device
+ * index may belong to a closed device, and another thread may free such a route at any time. So the
+ * function compares the device's serial number before it reads the route. */
 static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 					       const struct penstock_device *dev,
 					       enum penstock_op op)
@@ -27,12 +28,14 @@ static inline struct pst_route *pst_route_find(struct penstock_storage *from,
 	return atomic_load_explicit(&from->routes[op][dev->index], memory_order_acquire);
 }
 
-/* Returns the existing route, or makes one. If the storage has changed, it tests the route's
- * unproven paths again. Any thread may call it. It may block, and makes one route at a time. */
+/* Returns the existing route, or makes one. If the storage has changed and some paths of the route
+ * could not be tested before, tests them again. Any thread may call it. It may block, and makes one
+ * route at a time. */
 int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		   struct pst_route **out, struct pst_err *err);
 
-/* Returns the route. If there is none, it makes one, which is slow. Any thread may call it. */
+/* Returns the route between storage and device for `op`. If there is none, makes one, which is
+ * slow. Any thread may call it. */
 static inline int pst_route_get(struct penstock_storage *from, struct penstock_device *dev,
 				enum penstock_op op, struct pst_route **out, struct pst_err *err)
 {
@@ -40,10 +43,10 @@ static inline int pst_route_get(struct penstock_storage *from, struct penstock_d
 	return *out && !(*out)->unproven ? 0 : pst_route_make(from, dev, op, out, err);
 }
 
-/* Returns the text that tells why no path of the route meets the class `require`. The text is
- * the reason of a usable path that misses the class. If there is no such path, it is the reason
- * of the first unusable path that suits the device's kind (host or GPU). The text is part of
- * the route. */
+/* Returns a text that explains why no path of the route meets the class `require`. It is the reason
+ * of a path that is usable but of a lower class. If there is no such path, it is the reason of the
+ * first unusable path that suits the device's kind (host or GPU). The text is part of the route, so
+ * it is freed with the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
 /* Drops the references of a closing storage to all its routes. */

@@ -22,7 +22,7 @@ void *open_through(const char *name); /* defined in through.c, whose object call
 #endif
 
 /* Prints which library contains the function `call`. Another libcufile may be loaded in addition
- * to Penstock's. So Penstock's marker counts only if it is in the same object as `call`. */
+ * to Penstock's. So Penstock's marker counts only if it is in the same shared object as `call`. */
 static int print_library(void *lib, use_count_fn *call)
 {
 	Dl_info called, marked;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls dlopen for another program. tests/cli/run compiles it into an object that has the name
- * of Penstock's library. If an object with this name opens a library, the LD_AUDIT module must
- * not redirect that to Penstock's library. */
+/* Calls dlopen for another program. tests/cli/run compiles it into an object that has the name of
+ * Penstock's library. If an object with this name opens a library, Penstock's LD_AUDIT module must
+ * not redirect the call to Penstock's library. */
 #include <dlfcn.h>
 
 void *open_through(const char *name);

@@ -98,8 +98,8 @@ class Gpu(unittest.TestCase):
         self.assertTrue(raw(part) == raw(TENSORS["wide"][:, 2500:7500]))
 
     def test_iterate(self):
-        """The window of an iterator may be much smaller than the file. The caller may queue
-        copies out of the window on a stream."""
+        """The window of an iterator, which is its device memory, may be much smaller than the file.
+        The caller may queue copies out of the window on a stream."""
         got = {}
         for name, value in penstock.iterate(FILE, device=DEVICE, window=1 << 20):
             got[name] = value.clone()

@@ -138,7 +138,7 @@ def case_chunked_without_signatures(t):
 def case_chunked_missing_end(t):
     """A body without the empty last chunk is refused, because it may have been truncated."""
     upload = Upload(t, b"abc", SIGNED)
-    upload.edit = lambda text: text[:text.index(b"abc") + 5]
+    upload.edit = lambda text: text[:text.index(b"\r\nabc") + 7]
     refused(t, upload)
 
 

@@ -88,7 +88,8 @@ def case_key_unicode(t):
 
 
 def case_key_order_is_by_bytes(t):
-    # In UTF-8, U+FF5E precedes U+1F600. In UTF-16, it follows U+1F600.
+    # In UTF-8, U+FF5E precedes U+1F600. In UTF-16, it follows U+1F600. So the listing shows whether
+    # the server sorts by the bytes of UTF-8.
     distinct(t, "\U0001f600", "\uff5e", "z", "A", "a", "0", "~")
 
 

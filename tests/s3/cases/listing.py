@@ -66,8 +66,8 @@ def pages2(t, **named):
 
 
 def both(t, prefix="", delimiter=""):
-    """Lists with both versions of the API, completely and in pages of one and two entries.
-    Compares the results with TREE."""
+    """Lists with both versions of the API, completely and in pages of one and two entries. Compares
+    the results with those that `model` computes for TREE."""
     wanted = model(TREE, prefix, delimiter)
     for size in (1000, 1, 2):
         for pages in (pages1, pages2):
@@ -329,7 +329,7 @@ def case_list_without_encoding(t):
 
 
 def case_list_unknown_prefix_encoding(t):
-    """A plus sign in a query is decoded as a plus sign or as a blank. It must not be removed."""
+    """An encoded plus sign (%2B) in a query means a plus sign, and not a blank."""
     t.fill("a b", "a+b")
     reply = call("GET", t.path(), "list-type=2&prefix=a%2Bb").is_ok()
     same((b"<Key>a+b</Key>" in reply.body, b"<Key>a b</Key>" in reply.body), (True, False),

@@ -150,7 +150,7 @@ def case_metadata_empty_value(t):
 
 
 def case_metadata_two_kib(t):
-    # The limit of the size counts the values and the names without the prefix x-amz-meta-.
+    # The limit of 2 KiB for metadata counts the values, and the names without x-amz-meta-.
     sent = {"k": "v" * 2000, "l": "w" * 46}
     t.put("k", b"x", Metadata=sent)
     same(t.head("k")["Metadata"], sent, "metadata")
