@@ -199,18 +199,17 @@ int pst_part_window_get(struct pst_object_upload *up, struct penstock_device *de
 		*out = at->window;
 		return 0;
 	}
-	if (may_open)
+	if (may_open && !up->device_full)
 		ret = up->device_bytes + len <= PLACE_BYTES ? window_open(up, dev, len, err)
 							    : window_close(up);
-	if (ret)
-		return ret > 0 ? ret
-			       : pst_fail_errno(err, EOPNOTSUPP, err->why,
-						"windows in host memory: %.150s", err->text);
+	if (ret > 0)
+		return ret;
+	up->device_full |= ret < 0; /* for example, because the device's memory is used up */
 	if (up->device_moving && !up->err.code)
 		return -EAGAIN;
-	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
-			      "the windows in the memory of %s have parts that are not full",
-			      dev->name);
+	return pst_fail_errno(err, EOPNOTSUPP,
+			      ret ? err->why : PENSTOCK_WHY_NO_WINDOW,
+			      "no window in the memory of %s is free", dev->name);
 }
 
 void pst_part_window_put(struct pst_object_upload *up, struct pst_window *window)

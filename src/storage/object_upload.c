@@ -250,7 +250,9 @@ static int place_find(struct pst_object_upload *up, struct pst_io *io, bool may_
 	part = up->parts[index];
 	first = io->off - part->off;
 	end = first + io->len < part->len ? first + io->len : part->len;
-	if (!part->window || part->window->dev != io->dev || part_is_patched(part, first, end))
+	/* A commit that was stopped may have made the part shorter. */
+	if (!part->window || part->window->dev != io->dev || end <= first ||
+	    part_is_patched(part, first, end))
 		return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
 				      "other bytes of the part are not in the memory of %s",
 				      io->dev->name);

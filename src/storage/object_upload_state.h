@@ -126,6 +126,7 @@ struct pst_object_upload {
 	unsigned device_count;
 	struct upload_window *device_list;
 	uint64_t device_bytes;
+	bool device_full; /* no more windows can be opened */
 	unsigned device_moving;
 	struct pst_io *placing, **placing_end; /* drains that found no such window */
 	/* whether the caller forbids HTTP bodies (rdma=require) */
