@@ -57,9 +57,9 @@ struct copy {
 	int dir;
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
-	/* after the commit of an S3 object: number of its parts sent by RDMA, those of them that
-	 * the server fetched out of the memory of a GPU, the number of parts sent by HTTP, and why
-	 * the first of the latter went by HTTP */
+	/* after the commit of an S3 object: number of its parts that were sent by RDMA, number of
+	 * those of them that the server fetched out of the memory of a GPU, number of the parts
+	 * that were sent by HTTP, and the reason for the first part that was sent by HTTP */
 	unsigned parts_rdma, parts_device, parts_http;
 	char parts_why[PENSTOCK_TEXT_MAX];
 	double start, shown;
@@ -573,7 +573,8 @@ static void report_print(const struct copy *c, double took)
 	}
 }
 
-/* Stores how many parts of an S3 object were sent by RDMA and by HTTP, and why by HTTP. */
+/* Stores how many parts of an S3 object were sent by RDMA and how many by HTTP, and why parts were
+ * sent by HTTP. */
 static void parts_note(struct copy *c)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -655,7 +656,8 @@ static void copy_finish(struct copy *c)
 	if (c->failed)
 		abort_storage(c->to);
 	if (c->failed)
-		/* after a failed commit, a file with this name can exist that is not durable */
+		/* A failed commit can leave a file with the temporary name, which may not be
+		 * durable. */
 		temp_remove(c);
 	if (c->mem)
 		penstock_free(c->dev, c->mem);

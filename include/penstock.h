@@ -114,7 +114,8 @@ struct penstock_device_opts;
  *			AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url of the profile, or
  *			Amazon's server
  *	region		region of the bucket. Default: AWS_REGION or the profile's
- *	profile		profile in ~/.aws/config and ~/.aws/credentials. Default: the keys in
+ *	profile		profile in ~/.aws/config and ~/.aws/credentials, or a name that
+ *			penstock_s3_give_keys has given keys. Default: the keys in
  *			AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or else AWS_PROFILE
  *	path-style	1: the bucket is in the path, 0: in the host's name. Default: 1 if the
  *			endpoint is an IP address or localhost or has a port, or if the bucket's
@@ -553,6 +554,25 @@ struct penstock_s3_answer {
 PENSTOCK_API int64_t penstock_s3_ask(const struct penstock_s3_question *ask,
 				     struct penstock_s3_answer *answer, void *body,
 				     size_t body_max);
+
+/*
+ * Gives the library keys of an object store under the name of a profile. URLs with the option
+ * profile=NAME then use these keys, and not those of ~/.aws. So a program that gets keys from
+ * elsewhere needs no environment variables and no files, and can use several keys.
+ *
+ * profile	The name, such as "training". It need not be in ~/.aws.
+ * access_key	The access key. NULL removes the keys that were given for this name.
+ * secret		The secret. The library copies the keys, and never prints them.
+ * session_token	The session token; NULL if there is none.
+ *
+ * The region and the endpoint are those of the URL or of the environment. Storages that are open
+ * keep their keys. A child process that is forked has the keys, too. Any thread.
+ *
+ * -EINVAL	a value is empty, too long, or has a control character
+ * -EOPNOTSUPP	this build has no objects
+ */
+PENSTOCK_API int penstock_s3_give_keys(const char *profile, const char *access_key,
+				       const char *secret, const char *session_token);
 
 /* ---- devices: options, facts ------------------------------------------------ */
 

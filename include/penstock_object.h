@@ -198,9 +198,9 @@ PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buff
  *
  * buffer	the buffer, or NULL
  *
- * If a server may still access CUDA memory (see penstock_object_release), the memory stays
- * allocated until the process ends, also after the client is closed, and `stuck` of struct
- * penstock_object_client_info counts it. Any thread. May block.
+ * If a server, or a plane that is gone, may still access CUDA memory (see penstock_object_release),
+ * the memory stays allocated until the process ends, also after the client is closed. `stuck` of
+ * struct penstock_object_client_info counts what servers may access. Any thread. May block.
  *
  * -EBUSY	a window of the buffer has not been released
  */
@@ -577,7 +577,9 @@ struct penstock_object_server_opts {
 	unsigned channels;
 	/* maximum number of moves in the queue, 4096 at most; 0 means 256 */
 	unsigned moves;
-	/* time in ms without progress after which a move fails; 0 means 10000 */
+	/* Time in ms without progress after which a move fails; 0 means 10000. A session of
+	 * hipobj-rc-v2 shows no progress until all its bytes have moved, so it has one second more
+	 * for every 4 MiB, also if rate_min is higher. */
 	unsigned timeout_ms;
 	int require_encryption; /* 1: decline transports that send unencrypted bytes to another
 				 * host */
@@ -645,7 +647,8 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
  *
  * If a plane ends or does not answer, the moves in flight complete with -ECONNRESET. A plane that
  * was only stopped may still access their memory when it goes on. So free this memory then, and do
- * not use it for anything else. Any thread. May block.
+ * not use it for anything else. Memory of a GPU that such a plane has not given up stays allocated
+ * until the process ends. Any thread. May block.
  *
  * -ENOMEM	there is not enough memory
  * -EDQUOT	the plane permits no more memory
@@ -659,8 +662,11 @@ PENSTOCK_API int penstock_object_server_alloc(struct penstock_object_server *ser
  * server	the server
  * ptr		the address, or NULL
  *
- * Memory that is not freed is freed with the server. Any thread. -EINVAL: the server has no such
- * memory.
+ * Memory that is not freed is freed with the server. If the plane is gone, the function waits up to
+ * plane_ms until the plane has given up memory of a GPU. Any thread. May block.
+ *
+ * -EINVAL	the server has no such memory
+ * -EBUSY	the plane still moves bytes of the memory, which stays allocated
  */
 PENSTOCK_API int penstock_object_server_free(struct penstock_object_server *server, void *ptr);
 

@@ -35,7 +35,8 @@ struct pl_options {
 	const unsigned *server_users;
 	unsigned server_user_count;
 	unsigned channels;
-	/* limits: the number of tenants, and four limits for each tenant */
+	/* limits: the number of tenants, and four limits for each tenant. One of `users` may have
+	 * half of the tenants at most. */
 	unsigned tenants_max, memories_max, windows_max, in_flight_max;
 	uint64_t memory_max;
 	unsigned drain_s;
@@ -47,6 +48,7 @@ struct pl_options {
 
 enum pl_limit {
 	PL_LIMIT_TENANTS,
+	PL_LIMIT_USER, /* tenants of one user */
 	PL_LIMIT_MEMORY,
 	PL_LIMIT_WINDOWS,
 	PL_LIMIT_IN_FLIGHT,

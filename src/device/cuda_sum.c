@@ -27,7 +27,8 @@
 #define PIECE_MIN ((uint64_t)64 << 10)
 #define KERNEL_THREADS 128
 /* Time in ns for which the calling thread polls for the end of the kernel before it sleeps. A
- * checksum of 1 GiB takes no longer, and a thread that sleeps takes 0.1 to 0.3 ms to wake up. */
+ * checksum of 1 GiB takes no longer than this time. A thread that sleeps takes 0.1 to 0.3 ms to
+ * wake up. */
 #define POLL_NS 1000000u
 
 /* A piece of a range, in pinned memory that the kernel reads and writes. crc_sum.cuh has the same

@@ -178,12 +178,14 @@ int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 void penstock_object_client_close(struct penstock_object_client *client)
 {
 	struct pst_err err;
+	uint64_t until_ns = 0;
 
 	/* In a forked child, the client belongs to the parent, and its thread does not run. So
 	 * nothing is freed. */
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
 	if (client->link) {
+		until_ns = pst_plane_link_until(client->link);
 		/* The plane sees the end of the connection, and releases the windows. */
 		pst_plane_link_close(client->link);
 	} else {
@@ -201,7 +203,7 @@ void penstock_object_client_close(struct penstock_object_client *client)
 		struct penstock_object_buffer *buffer = (void *)client->buffers.next;
 
 		if (buffer->plane)
-			pst_plane_buffer_free(buffer->plane);
+			pst_plane_buffer_free(buffer->plane, until_ns);
 		entry_free(client, &buffer->entry);
 	}
 	pthread_mutex_destroy(&client->lock);
@@ -281,6 +283,11 @@ int pst_object_buffer_adopt(struct penstock_object_client *client, const struct 
 bool pst_object_buffer_is_cut(const struct penstock_object_buffer *buffer)
 {
 	return pst_wire_buffer_is_cut(buffer->wire);
+}
+
+bool pst_object_buffer_is_held(const struct penstock_object_buffer *buffer)
+{
+	return pst_wire_buffer_is_held(buffer->wire);
 }
 
 void *penstock_object_ptr(const struct penstock_object_buffer *buffer)

@@ -18,6 +18,9 @@ int pst_object_buffer_adopt(struct penstock_object_client *client, const struct 
 /* Returns true if a server may still access old pages of the buffer after the release of one of its
  * windows. The owner of the memory must then replace these pages. */
 bool pst_object_buffer_is_cut(const struct penstock_object_buffer *buffer);
+/* Returns whether the memory of the buffer, all of whose windows are released, stays in use after
+ * penstock_object_unregister, because a server may still access it. */
+bool pst_object_buffer_is_held(const struct penstock_object_buffer *buffer);
 
 /* Cancels all requests of the client, and waits until they have completed. After this call no
  * request can be started. */

@@ -86,9 +86,10 @@ struct pst_plane_fd {
 struct pst_plane_memory {
 	uint64_t len;
 	uint32_t cuda; /* 1: `exported` describes memory of a GPU */
-	/* Number of slots in use. For host memory it is 2: slot 0 has a descriptor for reading and
-	 * writing, and slot 1 one for reading only. For memory of a GPU it is 1 if `exported` has a
-	 * descriptor, otherwise 0. */
+	/* Number of descriptors of the memory. For host memory it is 2: slot 0 has a descriptor for
+	 * reading and writing, and slot 1 one for reading only. For memory of a GPU it is 1 if
+	 * `exported` has a descriptor, which is in slot 0, otherwise 0. Slot 1 then has the plane's
+	 * end of the lease, see shared.h. */
 	uint32_t fds;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };

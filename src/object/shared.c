@@ -5,20 +5,24 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/ops.h"
 
 #define PAGE 4096u
 
 static void descriptors_close(struct pst_shared *s)
 {
-	int *const fds[] = {&s->fd, &s->read_fd, &s->exported.fd};
+	int *const fds[] = {&s->fd, &s->read_fd, &s->exported.fd, &s->lease, &s->plane};
 
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
 		if (*fds[i] >= 0)
@@ -80,8 +84,8 @@ int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared
 	void *ptr;
 	int ret;
 
-	*out = (struct pst_shared){
-		.dev = dev, .fd = -1, .read_fd = -1, .exported = PENSTOCK_EXPORT_INIT};
+	*out = (struct pst_shared)PST_SHARED_INIT;
+	out->dev = dev;
 	if (!len || len > SIZE_MAX - 2 * (size_t)PST_SHARED_ALIGN)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%zu bytes are not possible", len);
 	out->len = (len + PST_SHARED_ALIGN - 1) & ~(size_t)(PST_SHARED_ALIGN - 1);
@@ -190,6 +194,31 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 	return 0;
 }
 
+/* ---- the end ---- */
+
+int pst_shared_lease(struct pst_shared *s, int plane, int *out, struct pst_err *err)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "socketpair: %m");
+	s->lease = ends[0];
+	*out = ends[1];
+	s->plane = plane < 0 ? -1 : fcntl(plane, F_DUPFD_CLOEXEC, 3);
+	return 0;
+}
+
+void pst_shared_release(struct pst_shared *s)
+{
+	if (s->lease < 0)
+		return;
+	/* The tenant has chosen the descriptor: send(2) refuses all but sockets, and never waits.
+	 * An error means that the tenant has ended. */
+	(void)send(s->lease, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	close(s->lease);
+	s->lease = -1;
+}
+
 void pst_shared_close(struct pst_shared *s)
 {
 	if (s->ptr && s->dev)
@@ -197,5 +226,41 @@ void pst_shared_close(struct pst_shared *s)
 	else if (s->ptr)
 		munmap(s->ptr, s->len);
 	s->ptr = NULL;
+	pst_shared_release(s);
 	descriptors_close(s);
+}
+
+/* Waits until a descriptor is readable, up to `until_ns`. */
+static bool readable_wait(int fd, uint64_t until_ns)
+{
+	struct pollfd wait = {fd, POLLIN, 0};
+	int n;
+
+	do {
+		uint64_t now = pst_now_ns();
+
+		/* Rounds up, so that the last wait does not end before its time. */
+		n = poll(&wait, 1, until_ns > now ? (int)((until_ns - now) / 1000000 + 1) : 0);
+	} while (n < 0 && errno == EINTR);
+	return n > 0;
+}
+
+void pst_shared_abandon(struct pst_shared *s, uint64_t until_ns)
+{
+	char byte;
+	bool released = s->lease < 0;
+
+	if (!released && readable_wait(s->lease, until_ns))
+		/* The kernel may have closed the plane's end before it has closed the descriptors
+		 * of the GPU. */
+		released = recv(s->lease, &byte, 1, MSG_DONTWAIT) == 1 ||
+			   (s->plane >= 0 && readable_wait(s->plane, until_ns));
+	if (!released) {
+		pst_log(PST_LOG_WARN, "plane",
+			"%zu bytes of a GPU's memory stay allocated: the plane has not released "
+			"them",
+			s->len);
+		s->ptr = NULL;
+	}
+	pst_shared_close(s);
 }

@@ -42,13 +42,16 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
-/* Whether the server can access windows in the memory of one device, as its last answer showed. */
+/* Whether the server can access windows in the memory of one device, as its last answer showed.
+ * There is one for each index of a device at most. A later device may get the same index. */
 struct reach {
 	struct reach *next;
+	unsigned index;	 /* of the device */
 	uint64_t serial; /* serial number of the device */
 	bool reached;
-	uint64_t asked_ns;
+	uint64_t asked_ns;  /* 0: the server was not asked */
 	struct pst_err why; /* why the server cannot access the device, if `reached` is false */
+	struct pst_window *kept; /* window of a test that could not be freed; NULL: none */
 };
 
 struct pst_object_windows {
@@ -338,14 +341,35 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 
 /* ---- which devices the server reaches ---- */
 
-/* Finds the server's answer about a device, with the lock. */
+/* Finds the entry for the index of a device, with the lock. */
 static struct reach *reach_find(const struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {
 	struct reach *reach = windows->reaches;
 
-	while (reach && reach->serial != dev->serial)
+	while (reach && reach->index != dev->index)
 		reach = reach->next;
+	return reach;
+}
+
+/* Returns the entry for a device, with the lock. Makes it if necessary. Returns NULL without
+ * memory. */
+static struct reach *reach_make(struct pst_object_windows *windows,
+				const struct penstock_device *dev)
+{
+	struct reach *reach = reach_find(windows, dev);
+
+	if (reach && reach->serial == dev->serial)
+		return reach;
+	if (!reach) {
+		reach = calloc(1, sizeof(*reach));
+		if (!reach)
+			return NULL;
+		reach->next = windows->reaches;
+		windows->reaches = reach;
+	}
+	/* A window that was kept belonged to a device that is closed. */
+	*reach = (struct reach){.next = reach->next, .index = dev->index, .serial = dev->serial};
 	return reach;
 }
 
@@ -357,7 +381,8 @@ int pst_object_windows_reach(struct pst_object_windows *windows, const struct pe
 
 	pthread_mutex_lock(&lock);
 	reach = reach_find(windows, dev);
-	if (reach && (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
+	if (reach && reach->serial == dev->serial && reach->asked_ns &&
+	    (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
 		ret = reach->reached;
 		*why = reach->why;
 	}
@@ -371,15 +396,7 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 	struct reach *reach;
 
 	pthread_mutex_lock(&lock);
-	reach = reach_find(windows, dev);
-	if (!reach) {
-		reach = calloc(1, sizeof(*reach));
-		if (reach) {
-			reach->serial = dev->serial;
-			reach->next = windows->reaches;
-			windows->reaches = reach;
-		}
-	}
+	reach = reach_make(windows, dev);
 	if (reach) {
 		reach->reached = !why;
 		reach->asked_ns = pst_now_ns();
@@ -395,6 +412,37 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 		penstock_stats_note(note);
 		pst_log(PST_LOG_INFO, "object", "%s", note);
 	}
+}
+
+struct pst_window *pst_object_windows_take(struct pst_object_windows *windows,
+					   const struct penstock_device *dev)
+{
+	struct pst_window *window = NULL;
+	struct reach *reach;
+
+	pthread_mutex_lock(&lock);
+	reach = reach_find(windows, dev);
+	if (reach && reach->serial == dev->serial) {
+		window = reach->kept;
+		reach->kept = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	return window;
+}
+
+bool pst_object_windows_keep(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_window *window)
+{
+	struct reach *reach;
+	bool kept;
+
+	pthread_mutex_lock(&lock);
+	reach = reach_make(windows, dev);
+	kept = reach && !reach->kept;
+	if (kept)
+		reach->kept = window;
+	pthread_mutex_unlock(&lock);
+	return kept;
 }
 
 /* ---- memory ---- */

@@ -52,6 +52,15 @@ int pst_object_windows_reach(struct pst_object_windows *windows, const struct pe
 void pst_object_windows_tested(struct pst_object_windows *windows,
 			       const struct penstock_device *dev, const struct pst_err *why);
 
+/* Takes the window of an earlier test, which pst_object_windows_keep has kept. Returns NULL if
+ * there is none. */
+struct pst_window *pst_object_windows_take(struct pst_object_windows *windows,
+					   const struct penstock_device *dev);
+/* Keeps the window of a test, which cannot be freed, for the next test of the device. Returns false
+ * if another one is kept. A window that is still kept when the device is closed ends with it. */
+bool pst_object_windows_keep(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_window *window);
+
 /* The use of a window by one request. */
 struct pst_object_grant {
 	struct pst_object_windows *windows;

@@ -421,6 +421,17 @@ def case_users():
         same(refused(plane, 65534), None, "a user that is permitted")
         text = refused(plane, 65533)
         same("does not serve this user" in text, True, text)
+    # One user gets half of the tenants, and leaves the others to other users.
+    with Plane(None, "--users", "65533,65534", "--tenants", "4", readable=True) as plane, \
+            Side("server", "host", 65534, "-", plane.socket), \
+            Side("server", "host", 65534, "-", plane.socket):
+        text = refused(plane, 65534)
+        same("half of the plane's tenants" in str(text), True, f"a third tenant ({text})")
+        same(plane.refused("limit-user"), 1, "refusals")
+        same(refused(plane, 65533), None, "another user")
+        until(lambda: plane.metric("tenants") == 2, "the other user has ended")
+        with server_tenant(plane), server_tenant(plane):
+            same(plane.metric("tenants"), 4, "tenants of root")
 
 
 def case_limits():
@@ -540,6 +551,22 @@ def case_plane_stopped():
             same(side.ask("sum", 0, BIG * MIB), before, "the memory after the release")
 
 
+def case_gpu_memory():
+    """A tenant ends with an open window in memory of a GPU. It frees this memory when the plane has
+    given it up. If the plane is stopped, the memory stays allocated."""
+    matrix.ENV["PENSTOCK_STANDIN_LEAKS"] = "2"  # exit status 97 if memory is left
+    with Plane(None, "--device", "cuda:0") as plane:
+        for stopped, status in ((False, 0), (True, 97)):
+            with tenant(plane, "cuda:0", silence_ms=2000) as side:
+                same(side.ask("get", 0, MIB), "window", "window")
+                if stopped:
+                    plane.process.send_signal(signal.SIGSTOP)
+                    os.waitid(os.P_PID, plane.process.pid, os.WSTOPPED)
+                side.process.stdin.close()
+                same(side.process.wait(60), status, f"status of the tenant (stopped {stopped})")
+    del matrix.ENV["PENSTOCK_STANDIN_LEAKS"]
+
+
 def case_tenant_stopped():
     """A tenant is stopped by SIGSTOP for longer than the time after which a silent plane counts as
     gone. When it continues, it must still use the plane."""
@@ -610,6 +637,26 @@ def case_drain():
             if not line.startswith(f"{BIG * MIB} done"):
                 same(line.split()[:2], ["-104", "error"], line)
             same(side.ask("release"), "0", "release")
+
+
+def case_stuck_transfer():
+    """A plane ends soon after --drain, also if one of its threads does not return."""
+    gateway, client = opened()
+    big_object(client)
+    # The copies of the plane's GPU take minutes.
+    slow = (("PENSTOCK_STANDIN_DELAY_US", "600000000"), ("PENSTOCK_STANDIN_SEED", "3"))
+    with gateway, Plane(gateway, "--rdma", "tcp1", "--device", "cuda:0", "--drain", "1",
+                        env=slow) as plane:
+        with tenant(plane, "cuda:0", mib=BIG) as side:
+            same(side.ask("get", 0, BIG * MIB), "window", "window")
+            same(side.ask("start", "data-1", "big", 0, 0), "0 ", "start")
+            until(lambda: plane.metric("in_flight") == 1, "the request is in flight")
+            before = time.monotonic()
+            status, text = plane.stop()
+            took = time.monotonic() - before
+            same((status, "does not end" in text), (1, True), f"status of the plane ({text})")
+            same(took < 30, True, f"the end after {took:.1f} s")
+            same(side.ask("end", 60000).split()[:2], ["-104", "error"], "the request")
 
 
 # ---- servers ----

@@ -7,42 +7,8 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <strings.h>
 
-#include "s3/hipobj.h"
-
-#define HIPOBJ "hipobj-rc-v2"
-#define SESSION "00112233445566778899AABBccddeeff"
-
-/* The headers of a request. A test may change their values. */
-struct message {
-	struct penstock_object_header headers[16];
-	char texts[16][128];
-	unsigned count;
-};
-
-static void put(struct message *m, const char *name, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static void put(struct message *m, const char *name, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(m->texts[m->count], sizeof(m->texts[0]), fmt, args);
-	va_end(args);
-	m->headers[m->count] = (struct penstock_object_header){name, m->texts[m->count]};
-	m->count++;
-}
-
-static const char *message_find(const void *user, const char *name)
-{
-	const struct message *m = user;
-
-	for (unsigned i = 0; i < m->count; i++)
-		if (!strcasecmp(m->headers[i].name, name))
-			return m->headers[i].value;
-	return NULL;
-}
+#include "hipobj_message.h"
 
 static void parses_requests(void **state)
 {

@@ -85,6 +85,8 @@ static void null_storages(void **state)
 	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0}, NULL, buf, LEN);
 	FAILS(penstock_s3_ask, &(struct penstock_s3_question){.size = 0},
 	      &(struct penstock_s3_answer){.size = 0}, NULL, LEN);
+	FAILS(penstock_s3_give_keys, NULL, "key", "secret", NULL);
+	FAILS(penstock_s3_give_keys, "name", "key", NULL, NULL);
 	FAILS(penstock_storage_length, NULL);
 	FAILS(penstock_storage_get_info, NULL, &info);
 	FAILS(penstock_storage_get_info, st, NULL);

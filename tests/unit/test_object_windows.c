@@ -254,6 +254,16 @@ static void reached_devices(void **state)
 	pst_object_windows_tested(&windows, &device, NULL);
 	windows.reaches->asked_ns -= REACH_NS;
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 1);
+	/* A process may open and close a device any number of times. The answer about the device
+	 * that had the same index is forgotten. */
+	pst_object_windows_tested(&windows, &other, &why);
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), 0);
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	assert_null(windows.reaches->next);
+	other.index = 1;
+	pst_object_windows_tested(&windows, &other, NULL);
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), 1);
+	free(windows.reaches->next);
 	free(windows.reaches);
 }
 

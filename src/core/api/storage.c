@@ -23,8 +23,8 @@
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
-/* Number of storages opened so far. From this number each storage gets its cache_bit: the bit that
- * marks the storage in a lane's 64-bit mask of storages that the lane caches state of. */
+/* Number of storages opened so far. It decides the cache_bit of the next storage. Each lane has a
+ * 64-bit mask of the storages whose state it caches; cache_bit is the bit of one storage there. */
 static _Atomic unsigned opened;
 
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
