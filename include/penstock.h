@@ -497,6 +497,8 @@ struct penstock_storage_info {
 	 * HTTP. parts_why is the reason for the first part sent by HTTP, or NULL. */
 	unsigned parts_rdma, parts_http;
 	const char *parts_why;
+	unsigned parts_device; /* those of parts_rdma that the server fetched out of the memory of a
+				* GPU */
 };
 
 /*

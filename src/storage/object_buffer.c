@@ -84,7 +84,8 @@ static void kept_give(char *mem)
 
 bool pst_object_buffers_move(const struct pst_object_upload *up)
 {
-	return (up->sending || up->ready_count || up->summing) && !up->err.code;
+	/* Parts in the memory of devices have no buffers. */
+	return up->sending + up->ready_count + up->summing > up->device_moving && !up->err.code;
 }
 
 static char *spare_take(struct pst_object_upload *up)
@@ -128,7 +129,7 @@ static char *window_alloc(struct pst_object_upload *up, uint64_t len)
 	return own->window->mem;
 }
 
-static char *buffer_alloc(struct pst_object_upload *up, uint64_t len)
+char *pst_object_buffer_alloc(struct pst_object_upload *up, uint64_t len)
 {
 	char *mem = window_alloc(up, len);
 
@@ -177,7 +178,7 @@ char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len)
 	    (pst_object_buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
 		return NULL;
 	len = pst_object_buffer_len(up, len);
-	mem = buffer_alloc(up, len);
+	mem = pst_object_buffer_alloc(up, len);
 	if (mem)
 		up->buffer_bytes += len;
 	return mem;

@@ -574,14 +574,15 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	       error && pst_object_code_is(error, codes);
 }
 
-/* Changes the verdict for a window in the memory of a device. The CPU cannot check a checksum of
- * bytes in such memory, and a body cannot be received there. In both cases, the bytes must come
- * through another window. */
+/* Changes the verdict about a window in the memory of a device: the bytes must come through another
+ * window if they have not come through this one. The CPU cannot compare them with a checksum, and
+ * some devices cannot either. */
 static void judge_device(struct pst_object_grant *grant)
 {
 	struct penstock_object_verdict *verdict = &grant->verdict;
 
-	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64) {
+	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64 &&
+	    !grant->window->dev->ops->sum) {
 		verdict->next = PENSTOCK_OBJECT_RESEND;
 		snprintf(verdict->text, sizeof(verdict->text),
 			 "the server sent a checksum of bytes that are in a GPU's memory");
@@ -598,9 +599,11 @@ static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
 
-	if (grant->window->dev)
+	if (grant->window->dev) {
 		judge_device(grant);
-	else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+		if (grant->verdict.next == PENSTOCK_OBJECT_DONE && grant->op == PENSTOCK_WRITE)
+			answered(windows, grant->op);
+	} else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
 		answered(windows, grant->op);
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);

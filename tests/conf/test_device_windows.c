@@ -83,10 +83,11 @@ static int window_open(struct penstock_storage *st, struct penstock_device *dev,
 }
 
 static int windows_reach(struct penstock_storage *st, struct penstock_device *dev,
-			 struct pst_err *err)
+			 enum penstock_op op, struct pst_err *err)
 {
 	(void)st;
 	(void)dev;
+	(void)op;
 	return far.unreachable ? pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the far side has no GPU")
 			       : 0;
 }

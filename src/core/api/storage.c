@@ -205,6 +205,7 @@ int penstock_storage_get_info(const struct penstock_storage *st, struct penstock
 		.parts_rdma = facts->parts_far,
 		.parts_http = facts->parts_near,
 		.parts_why = facts->parts_near ? facts->why_near.text : NULL,
+		.parts_device = facts->parts_device,
 	};
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }

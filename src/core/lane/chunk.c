@@ -176,6 +176,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->iov = &io->one;
 	io->iov_count = 1;
 	io->window = NULL;
+	io->dev = NULL;
 	io->by_window = io->by_dma = false;
 	io->done = done;
 	io->err.code = 0;
