@@ -183,7 +183,8 @@ static void *stream_loop(void *arg)
 			atomic_fetch_add(&done[4], 1);
 		}
 		code = cuFileStreamDeregister(stream).err;
-		/* The stream is not registered if the driver was closed before. */
+		/* If another thread has closed the driver meanwhile, the stream is no longer
+		 * registered. */
 		WANT(!code || code == CUF_INVALID_VALUE);
 	}
 	WANT(cu.cuStreamDestroy(stream) == PST_CU_OK);

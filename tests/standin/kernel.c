@@ -22,8 +22,8 @@ struct kernel_copy {
 	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
 };
 
-/* A piece of memory for pst_crc32c, which sets `raw` to the raw CRC-32C of the piece followed by
- * `after` zero bytes. */
+/* A piece of memory for the kernel pst_crc32c. The kernel sets `raw` to the CRC-32C of the piece
+ * followed by `after` zero bytes, without the inversions before and after the computation. */
 struct kernel_piece {
 	uint64_t begin, len, after, raw;
 };
@@ -226,8 +226,9 @@ static uint32_t bits_add(uint32_t crc, unsigned char byte)
 	return crc;
 }
 
-/* Adds bytes by a table of the CRCs of single bytes. A byte enters the CRC with its lowest bit
- * first, so the CRC's highest 8 bits are reversed. Called with the lock held. */
+/* Adds bytes to the CRC, with a table of the CRCs of single bytes. A byte enters the CRC with its
+ * lowest bit first, so the CRC's highest 8 bits are reversed before they are combined with it.
+ * Called with the lock held. */
 static uint32_t crc_add(uint32_t crc, const unsigned char *at, size_t len)
 {
 	static uint32_t sums[256];

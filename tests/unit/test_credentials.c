@@ -356,8 +356,8 @@ static void file_that_is_a_pipe(void **state)
 	assert_int_equal(close(fds[0]), 0);
 }
 
-/* With `root` false, makes file system calls with the rights of another user. With `root` true,
- * makes them as root again. */
+/* If the process was started by root: changes its effective user to another user if `root` is
+ * false, and back to root if `root` is true. */
 static void be_root(bool root)
 {
 	if (!getuid())

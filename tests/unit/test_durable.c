@@ -5,8 +5,8 @@
  * The model has these rules:
  *   - a file is synced before its name appears;
  *   - when a call returns, the entries that it has made or removed are synced;
- *   - while a folder takes the name of an object, the object can be found after a power cut at any
- *     moment.
+ *   - while a folder replaces an object under the same name, a power cut at any moment does not
+ *     lose the object.
  * The files are real. The model assumes that a power cut may lose any unsynced entry and keep the
  * other entries.
  */
@@ -43,8 +43,8 @@ static char broken[200];
  * cut */
 static ino_t tmp_folder;
 static bool no_attributes; /* whether the file system refuses extended attributes */
-/* Inode of an object that must not be lost, and inode of the folder that has its name; 0: there is
- * no such object. */
+/* Inode of an object that must not be lost, and inode of the folder that contains the object's
+ * name; 0: there is no such object. */
 static ino_t guarded, guarded_folder;
 
 static void rule_break(const char *what, const char *name)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes NULL to each pointer that a public function requires, one pointer at a time. A function
- * must fail with -EINVAL and a message. If its type has no errors, it must return NULL or 0. If
- * it returns void, it must do nothing. Also tests arrays of structs whose elements have different
- * sizes, and memory that the library has not allocated. Every function of src/libpenstock.map
- * must occur here.
+ * must fail with -EINVAL and a message. If its return type cannot express an error, it must return
+ * NULL or 0. If it returns void, it must do nothing. Also tests arrays of structs whose elements
+ * have different sizes, and memory that the library has not allocated. Every function of
+ * src/libpenstock.map must occur here.
  */
 #include "../weights/make.h"
 
@@ -477,7 +477,7 @@ static void map_is_covered(void **state)
 /* ---- arrays whose elements differ in size ---- */
 
 /* Sizes for element 1 of an array, all different from the size of element 0. The functions must
- * refuse such an array, even if all elements could have that size. */
+ * refuse such an array, even if the size is valid in an array whose elements all have it. */
 static const size_t wrong_sizes[] = {0, 1, 8, 16, 4096, 1u << 30};
 
 static void requests_of_different_sizes(void **state)

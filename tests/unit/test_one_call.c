@@ -58,9 +58,9 @@ static void unmapped_destination_fails(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	/* The library checks a buffer before it uses it only on request: in the first round because
-	 * of the flag PENSTOCK_R_UNSURE, in the second round because of a segment that names no
-	 * device. */
+	/* By default the library does not check a buffer before it uses the buffer. In the first
+	 * round the flag PENSTOCK_R_UNSURE requests this check, and in the second round a segment
+	 * that names no device does. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;

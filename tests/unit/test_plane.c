@@ -333,8 +333,8 @@ static void garbage(void **state)
 	line_close(&calm);
 }
 
-/* A tenant sends numbers of memory, windows and remote windows that the plane gave to another
- * tenant. The plane must refuse them. */
+/* A tenant sends IDs of memory, windows and remote windows that the plane gave to another tenant.
+ * The plane must refuse these IDs. */
 static void names(void **state)
 {
 	static const char token[] = "0000000000001000:1000:tcp1:127.0.0.1:1:"
@@ -367,8 +367,7 @@ static void names(void **state)
 	m.move.segs[0] = (struct pst_plane_seg){.memory = shared, .len = 4096};
 	assert_int_equal(ask(&d, &m), -EACCES);
 	refused += 3;
-	/* The plane refuses guessed numbers: numbers near valid ones, and numbers of released
-	 * objects. */
+	/* The plane refuses guessed IDs: IDs near valid ones, and IDs of released objects. */
 	for (int i = -2; i <= 2; i++)
 		if (i)
 			assert_int_equal(ask_id(&b, PST_PLANE_RELEASE, window + (uint64_t)i),
