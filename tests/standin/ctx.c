@@ -44,8 +44,8 @@ bool ctx_reaches(const struct pst_cu_ctx *ctx, int dev)
 	return ctx->dev == dev || (ctx->peers >> dev & 1);
 }
 
-/* Returns the number in an environment variable. The number may end in KiB, MiB or GiB. Returns
- * `fallback` if the variable is not set. */
+/* Returns the number in an environment variable. The number may have the unit KiB, MiB or GiB.
+ * Returns `fallback` if the variable is not set. */
 uint64_t env_size(const char *name, uint64_t fallback)
 {
 	const char *text = getenv(name);

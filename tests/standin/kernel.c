@@ -227,8 +227,8 @@ static uint32_t bits_add(uint32_t crc, unsigned char byte)
 }
 
 /* Adds bytes to the CRC, with a table of the CRCs of single bytes. A byte enters the CRC with its
- * lowest bit first, so the CRC's highest 8 bits are reversed before they are combined with it.
- * Called with the lock held. */
+ * lowest bit first, so the CRC's highest 8 bits are reversed before they are combined with the
+ * byte. Called with the lock held. */
 static uint32_t crc_add(uint32_t crc, const unsigned char *at, size_t len)
 {
 	static uint32_t sums[256];

@@ -308,9 +308,8 @@ static void stream_ordered_reads_are_not_mixed(void **state)
 	}
 }
 
-/* With any effort, a request does not use the paths mapped and bounce at the same time if the
- * library reuses registrations of page cache (for an immutable storage), or if path mapped is
- * slow. */
+/* A request of any effort does not use the paths mapped and bounce at the same time if the library
+ * reuses registrations of page cache (for an immutable storage), or if path mapped is slow. */
 static void paths_that_are_not_mixed(void **state)
 {
 	(void)state;

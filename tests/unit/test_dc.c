@@ -275,7 +275,7 @@ static void refuses_what_the_token_does_not_allow(void **state)
 	wrong.dc.dct++;
 	assert_int_equal(move_by(&s, &wrong, PENSTOCK_READ, 0, local, 4096), -ECONNRESET);
 	/* The server must refuse a token that names a host other than the client's. It must also
-	 * refuse a token without a GID, which clients with a card without RoCE send. */
+	 * refuse a token without a GID, which a client sends if its card has no RoCE. */
 	wrong = right;
 	wrong.dc.gid[15]++;
 	wrong.dc.gid[12] = 192;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the load tests: two devices, a model with every kind of tensor, an allocator that
- * counts its blocks, and a comparison of loaded tensors with the bytes that the test wrote.
+ * Fixture of the load tests. It has two devices, a model with every kind of tensor, an allocator
+ * that counts its blocks, and a comparison of loaded tensors with the bytes that the test wrote.
  */
 #ifndef PST_TEST_LOAD_H
 #define PST_TEST_LOAD_H

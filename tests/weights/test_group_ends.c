@@ -139,7 +139,7 @@ static void test_rank_dies_during_slow_read(void **state)
 	char text[80];
 
 	(void)state;
-	for (unsigned i = 0; i < AREAS; i++) /* each call writes the file, which all jobs read */
+	for (unsigned i = 0; i < AREAS; i++) /* each call writes the one file of all jobs */
 		jobs[i] = small_chunks(rows[i].name, DIES);
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].ranks = 3;

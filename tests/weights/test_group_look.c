@@ -55,7 +55,7 @@ static int run_canceller(const struct job *job, unsigned rank, struct outcome *o
 
 /* All rows of this table run at the same time, because each row waits a little for reads that hang.
  * The rank that cancels either makes the slow read itself, or waits at the barrier for another rank
- * that makes it. Each of these ranks is rank 0 in some row. */
+ * that makes it. In some rows rank 0 cancels, and in some rows rank 0 makes the slow read. */
 static const struct {
 	const char *name;
 	unsigned bad_rank, slow;
