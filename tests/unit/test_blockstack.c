@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the allow-list: the rules that decide whether a file's block devices and file system permit
- * direct transfers. Each rule has a case here that fails without it. Then compares the verdicts for
- * the block devices of recorded machines. tests/run runs it.
+ * direct transfers. Each rule has a case here that fails without it. Also compares the verdicts for
+ * the block devices of recorded machines with the expected verdicts. tests/run runs it.
  */
 #include "../replay/judge.h"
 

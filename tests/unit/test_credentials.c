@@ -276,7 +276,8 @@ static void kinds_that_are_not_supported(void **state)
 		unsetenv("AWS_PROFILE");
 		unsetenv("AWS_ACCESS_KEY_ID");
 		unsetenv("AWS_SECRET_ACCESS_KEY");
-		/* Among these kinds, only a role takes precedence over keys in the same profile. */
+		/* Of these settings, only role_arn takes precedence over keys in the same
+		 * profile. */
 		credentials("[a]\naws_access_key_id=FILE\naws_secret_access_key=HIDDEN\n");
 		if (!i)
 			read_bad("a", -EOPNOTSUPP, words);

@@ -102,9 +102,9 @@ static bool leads_to(const struct entry *e, ino_t file)
 	return e && e->live == file && e->durable == file;
 }
 
-/* Returns whether the guarded object can be found if its name leads to the inode `found`. That
- * inode must be the object itself, or a folder that contains the object, or a folder with a link to
- * the object in the folder of drafts. */
+/* Returns whether the guarded object can be found if its name leads to the inode `found`. This
+ * inode must be the object itself, or a folder that contains the object. It may also be a folder
+ * with a link, while the folder of drafts contains the object. */
 static bool guarded_in(ino_t found)
 {
 	const struct entry *moving = entry_find(found, GW_MOVING);

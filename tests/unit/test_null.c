@@ -35,7 +35,8 @@ enum result { IS_EINVAL, IS_NULL, IS_ZERO, IS_VOID };
 static const char *called[256];
 static unsigned call_count;
 
-/* Announces a call, so that a crash shows the call in the log. Clears the thread's message. */
+/* Prints a call before it is made, so that the log names the call if it crashes. Replaces the
+ * thread's error message by "no message". */
 static void call_begin(const char *function, const char *arguments)
 {
 	printf("# %s(%s)\n", function, arguments);

@@ -242,8 +242,8 @@ static void versions(void **state)
 		struct line line = line_open();
 		struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
 
-		/* HELLO, the first message, must not be refused because of this member: the members
-		 * first and last state the versions */
+		/* The plane must not refuse HELLO, the first message, because of this member: the
+		 * members `first` and `last` of HELLO say which versions the tenant supports */
 		m.version = 9;
 		m.hello.first = tries[i].first;
 		m.hello.last = tries[i].last;
