@@ -216,8 +216,9 @@ static uint64_t now_us(void)
 	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
-/* Waits until `reads` stream-ordered reads are counted. cuFileGetStatsL3 collects completed
- * requests; the time between the completion and this call does not count as latency. */
+/* Waits until `reads` stream-ordered reads are counted. The drop-in counts a completed read only
+ * when cuFileGetStatsL3 is called. The time from the completion to that call does not count as
+ * latency. */
 static struct st_l3 wait_counted(uint64_t reads)
 {
 	struct st_l3 s = stats_get();

@@ -2,8 +2,8 @@
 /*
  * Tests cuFileRead, cuFileWrite and their vector forms with unaligned sizes and offsets, host and
  * device memory, and all kinds of descriptors. The bytes are compared with those of a plain read.
- * Also tests the cuFile code of each wrong argument, several threads, and a context that has
- * failed.
+ * Also tests the cuFile error code for each wrong argument, calls by several threads, and a context
+ * that has failed.
  */
 #include "shim_test.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a plane's code for tenants in this process. A plane is a process that holds the network
- * card; its tenants are the processes that use it. Each case makes connections with socketpair(2)
- * and sends the messages itself, including messages that the library never sends.
+ * Tests, in this process, the code with which a plane serves its tenants. A plane is a process that
+ * holds the network card; its tenants are the processes that use the card. Each case makes
+ * connections with socketpair(2) and sends the messages itself, including messages that the library
+ * never sends.
  */
 #include "test.h"
 
@@ -530,7 +531,7 @@ static void pieces(void **state)
 		assert_int_equal(ask(&a, &m), tries[i].result);
 	}
 	/* The plane cannot reach the client that the token names. The move must then complete with
-	 * an error, after which its memory can be closed. */
+	 * an error. After that, the memory of the move can be closed. */
 	m = (struct pst_plane_message){.kind = PST_PLANE_MOVE, .move.user = 77};
 	m.move.remote = remote;
 	m.move.seg_count = 1;

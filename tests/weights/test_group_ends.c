@@ -549,9 +549,9 @@ static void test_other_file(void **state)
 	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
 }
 
-/* One rank sees two files in different file systems (st_dev), and the other ranks see them in the
- * same one. The load reads files of different file systems at the same time. So the ranks must
- * agree which files these are, and the load must succeed. */
+/* One rank sees two files in different file systems (st_dev), and the other ranks see both in the
+ * same file system. A load reads files of different file systems at the same time. So all ranks
+ * must agree which files share a file system, and the load must succeed. */
 static void test_other_stores(void **state)
 {
 	struct job job = small_chunks("stores", DONE);
