@@ -138,7 +138,7 @@ static bool writers_have_flags(int fd, int flags)
 	return true;
 }
 
-/* The library reopens a file with the same O_SYNC or O_DSYNC as the caller's descriptor. */
+/* The library reopens a file with the flag O_SYNC or O_DSYNC that the caller's descriptor has. */
 static void sync_flags_kept(void **state)
 {
 	static const int kinds[] = {O_SYNC, O_DSYNC, O_DSYNC | O_DIRECT, 0};

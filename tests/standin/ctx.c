@@ -127,8 +127,8 @@ EXPORT enum pst_cu_result cuInit(unsigned int flags)
 	return PST_CU_OK;
 }
 
-/* Prints the number of leaked objects if PENSTOCK_STANDIN_LEAKS is set. If it is 2 and objects
- * have leaked, the process exits with status 97. */
+/* If PENSTOCK_STANDIN_LEAKS is set, prints the number of leaked objects. If the value of this
+ * variable is 2 and objects have leaked, the process exits with status 97. */
 __attribute__((destructor)) static void driver_end(void)
 {
 	const char *leaks = getenv("PENSTOCK_STANDIN_LEAKS");

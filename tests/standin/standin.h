@@ -238,7 +238,7 @@ struct range {
 	size_t map_len;
 	struct block *block;
 	unsigned int opens; /* RANGE_IPC: number of times the handle was opened. */
-	/* Process that exported the memory; block_id and id are the numbers in that process. */
+	/* Process that exported the memory; block_id and id are that process's numbers. */
 	int exporter;
 };
 

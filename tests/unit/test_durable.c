@@ -260,8 +260,8 @@ int __wrap_unlinkat(int dir, const char *name, int flags)
 	return ret;
 }
 
-/* The gateway calls openat2 with four arguments, and renameat2 with five. syscall(2) takes them
- * all. */
+/* Passes five arguments to syscall(2), because the gateway calls renameat2 with five. It calls
+ * openat2 with four. */
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e)

@@ -433,8 +433,8 @@ static void null_texts(void **state)
 	assert_string_equal(penstock_errmsg(), penstock_why_text(PENSTOCK_WHY_STALE));
 }
 
-/* Public functions that have no pointer parameter which must not be NULL, so the cases above need
- * not call them. */
+/* Public functions that have no pointer parameters, or accept NULL for each of them. So the cases
+ * above need not call these functions. */
 static const char *const without_pointers[] = {
 	"penstock_dtype_bits", "penstock_dtype_name", "penstock_errmsg",
 	"penstock_errwhy",     "penstock_stats",      "penstock_topo",

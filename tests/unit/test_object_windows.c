@@ -119,7 +119,7 @@ static void ignored(void **state)
 }
 
 static unsigned releases;
-/* whether a response had shown, before the last release, that servers have ended all transfers */
+/* whether a response had already shown at the last release that servers have ended all transfers */
 static bool settled;
 
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err)

@@ -186,8 +186,8 @@ static void abort_reports_failed_removal(void **state)
 }
 
 /* Two storages write one half each of the same file. When the first storage is closed, the bytes
- * that the second storage wrote must remain. This must hold even for bytes after the end of the
- * file that the first storage committed. */
+ * that the second storage wrote must remain. This must hold even for bytes beyond the file length
+ * that the first storage has committed. */
 static void two_writers_of_one_file(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

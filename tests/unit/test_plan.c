@@ -352,8 +352,8 @@ static void unproven_path_is_not_planned(void **state)
 	}
 }
 
-/* The library proves a path for writes with the first chunk of a write. So the plan of a write may
- * use a path that is not proven yet. */
+/* For writes, the first chunk of a write proves that a path works. So the plan of a write may use a
+ * path that is not proven yet. */
 static void unproven_write_is_planned(void **state)
 {
 	(void)state;

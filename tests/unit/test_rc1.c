@@ -340,8 +340,8 @@ static void *writer_run(void *arg)
 	return NULL;
 }
 
-/* A server moves bytes to a window. When `after` transfers have ended, releases the window and
- * writes to its memory. No later transfer may change these bytes. */
+/* While a server moves bytes to a window, waits until `after` transfers have ended. Then releases
+ * the window and writes to its memory. No later transfer may change these bytes. */
 static void release_within(struct sides *s, unsigned char *local, unsigned after)
 {
 	struct penstock_object_window *window = window_open(s, PENSTOCK_READ, 0, BUFFER_LEN);

@@ -585,7 +585,7 @@ static void checks_the_windows_owner(void **state)
 	penstock_object_server_close(server);
 }
 
-/* Tests only how the function that composes a server's response checks its arguments.
+/* Tests how the function that composes a server's response checks its own arguments.
  * tests/unit/test_judge.c tests the contents of the responses. */
 static void checks_the_answers_arguments(void **state)
 {

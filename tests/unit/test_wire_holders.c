@@ -48,8 +48,8 @@ static int device_free(struct penstock_device *dev, void *ptr)
 	return 0;
 }
 
-/* Frees what the client has kept because a server could still access it, as a driver does when the
- * process ends. */
+/* Frees the memory that the client has kept because a server could still access it. A driver does
+ * the same when the process ends. */
 static void device_memory_end(void)
 {
 	for (unsigned i = 0; i < allocated; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests what happens if a group ends before its load is complete: which error the other ranks
- * get when a rank fails, dies, hangs, leaves, or has another file.
+ * Tests what happens if a group ends before its load is complete: which error the other ranks get
+ * when a rank fails, dies, hangs, leaves, or loads another file than rank 0.
  */
 #include "group.h"
 
@@ -165,8 +165,9 @@ static void test_rank_dies_during_slow_read(void **state)
 	outcomes = areas;
 }
 
-/* A rank dies while another rank is blocked in the call that opens the file. No queue can wait for
- * such a call, but the load of the blocked rank must still fail and name the dead rank. */
+/* A rank dies while another rank is blocked in the call that opens the file. Unlike a read, this
+ * call is no request for which the library can wait in a queue. The load of the blocked rank must
+ * still fail and name the dead rank. */
 static void test_rank_dies_during_stuck_open(void **state)
 {
 	struct outcome *areas = outcomes;

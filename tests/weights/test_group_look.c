@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests callers that cancel a group's load through the `look` callback: while the rank reads,
- * while it waits for other ranks, and before all ranks have joined. The load must end, and the
- * other ranks must get an error that says so.
+ * Tests callers that cancel a group's load through the `look` callback: while the rank reads, while
+ * it waits for other ranks, and before all ranks have joined. The load must end, and the other
+ * ranks must get an error: that the load was cancelled, or that the rank has closed the group.
  */
 #include "group.h"
 
