@@ -1,25 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The path "rdma": the server of a storage (its far side) writes the bytes of a read into a window, which
- * is memory of the lane (a thread of the library). The device copies them from there. For a write,
- * the server reads the bytes from a window of the storage: the storage fills it from a slot of the
- * lane, or the lane lets the device copy them into it. The storage and its transports decide how
- * the server accesses the window, and report whether a CPU copies the bytes. The lane starts the
- * chunks.
- *
- * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
- * closes. A storage completes a transfer only when the server has lost its access to the window. So
- * the window can be used again at once.
- *
- * If the server can access the memory of the lane's device, the windows are in that memory.
- * Otherwise, they are in host memory, which is pinned for the device like the lane's ring. A window
- * is never the memory of a segment: the driver shares whole allocations only, so the server would
- * get access to all memory of the caller's allocation. The copy within the device takes a few
- * microseconds.
- *
- * A copy within the device waits in a queue behind streams that wait for requests
- * (tests/standin/README.md). Such a stream may depend on the bytes of the copy. So while streams
- * wait for requests, chunks use windows in host memory.
+ * The path "rdma": the server of a storage (its far side) writes the bytes of a read into a window,
+ * which is memory of the lane (a thread of the library). The device copies them from there. For a
+ * write, the server reads the bytes from a window of the storage. The storage fills this window
+ * from a slot of the lane, or the lane lets the device copy the bytes into it. The storage and its
+ * transports decide how the server accesses the window, and report whether a CPU copies the bytes.
+ * The lane starts the chunks.
  */
 #include "path/rdma.h"
 
