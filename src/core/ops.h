@@ -513,7 +513,8 @@ struct pst_device_ops {
 	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. If
 	 * `unless_waiting` is true, returns -EAGAIN if a stream waits for a request: the
 	 * computation could wait for this stream. A call without ranges creates the objects that
-	 * the kind needs, which may wait until no stream waits for a request. */
+	 * the kind needs. Without `unless_waiting`, it may wait until no stream waits for a
+	 * request. */
 	int (*sum)(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
 		   unsigned count, bool unless_waiting, struct pst_err *err);
 

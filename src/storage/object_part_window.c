@@ -40,10 +40,8 @@ static void window_add(struct pst_object_upload *up, struct upload_window *own)
 /* Closes a window. Waits until no stream waits for a request. */
 static void window_free(struct upload_window *own)
 {
-	struct penstock_device *dev = own ? own->window->dev : NULL;
+	struct penstock_device *dev = own->window->dev;
 
-	if (!own)
-		return;
 	pst_device_sync_await(dev);
 	own->window->close(own->window);
 	pst_device_sync_end(dev);
@@ -51,7 +49,8 @@ static void window_free(struct upload_window *own)
 }
 
 /* Opens the first window in the memory of a device, and finds out whether a transport can serve it.
- * The server is not asked: only a part shows whether it can access the memory. */
+ * The server is not asked: only a part shows whether it can access the memory. The caller has
+ * called pst_device_sync_begin. */
 static int window_test(struct pst_object_upload *up, struct penstock_device *dev,
 		       struct upload_window **out, struct pst_err *err)
 {
@@ -78,12 +77,39 @@ static int window_test(struct pst_object_upload *up, struct penstock_device *dev
 		*out = own;
 		return 0;
 	}
-	window_free(own);
+	own->window->close(own->window);
+	free(own);
 	return ret;
 }
 
-/* Adds a device. The calls of its driver may wait until all streams are idle. Called by one thread
- * at a time, which makes a route. */
+/* Opens what the upload needs of a device. The calls of its driver may wait until all streams are
+ * idle. So it fails if a stream waits for a request: this stream may wait for the calling thread,
+ * which submits a request. */
+static int device_open(struct pst_object_upload *up, struct penstock_device *dev,
+		       struct upload_window **first, struct pst_copier **copier,
+		       struct pst_err *err)
+{
+	int ret = pst_object_device_sums(dev, PST_HASH_CRC64NVME, err);
+
+	if (ret)
+		return ret;
+	if (!pst_device_sync_begin(dev))
+		return pst_fail_errno(err, EAGAIN, PENSTOCK_WHY_STREAM_ORDER,
+				      "a stream waits for a request, so no window in %s can be "
+				      "opened",
+				      dev->name);
+	ret = window_test(up, dev, first, err);
+	if (!ret)
+		ret = dev->ops->copier_open(dev, 1, copier, err);
+	if (ret && *first) {
+		(*first)->window->close((*first)->window);
+		free(*first);
+	}
+	pst_device_sync_end(dev);
+	return ret;
+}
+
+/* Adds a device. Called by one thread at a time, which makes a route. */
 static int device_add(struct pst_object_upload *up, struct penstock_device *dev,
 		      struct pst_err *err)
 {
@@ -97,16 +123,8 @@ static int device_add(struct pst_object_upload *up, struct penstock_device *dev,
 	ret = pst_device_ref(dev, err);
 	if (ret)
 		return ret;
-	ret = pst_object_device_sums(dev, PST_HASH_CRC64NVME, err);
-	if (!ret)
-		ret = window_test(up, dev, &first, err);
-	if (!ret) {
-		pst_device_sync_await(dev);
-		ret = dev->ops->copier_open(dev, 1, &copier, err);
-		pst_device_sync_end(dev);
-	}
+	ret = device_open(up, dev, &first, &copier, err);
 	if (ret) {
-		window_free(first);
 		pst_device_close(dev);
 		return ret;
 	}
@@ -222,22 +240,72 @@ void pst_part_window_put(struct pst_object_upload *up, struct pst_window *window
 	at->busy = atomic_load(&window->spoiled);
 }
 
+/* ---- bytes in host memory ---- */
+
+/* Returns the index of the first range that ends at `at` or behind it. */
+static size_t range_at(const struct patches *patches, uint64_t at)
+{
+	size_t low = 0, high = patches->count;
+
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+
+		if (patches->ranges[middle].end < at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Makes room for another range, and for the bytes of a part of `len` bytes. */
+static int patches_grow(struct patches *patches, uint64_t len)
+{
+	const size_t room = patches->room ? 2 * patches->room : 16;
+	struct span *ranges;
+
+	if (!patches->bytes)
+		patches->bytes = malloc((size_t)len);
+	if (!patches->bytes)
+		return -ENOMEM;
+	if (patches->count < patches->room)
+		return 0;
+	ranges = realloc(patches->ranges, room * sizeof(*ranges));
+	if (!ranges)
+		return -ENOMEM;
+	patches->ranges = ranges;
+	patches->room = room;
+	return 0;
+}
+
 int pst_part_window_patch(struct part *part, uint64_t first, const void *mem, uint64_t len,
 			   struct pst_err *err)
 {
-	struct patch *patch = malloc(sizeof(*patch) + (size_t)len), **at = &part->patches;
+	struct patches *patches = &part->patches;
+	uint64_t end = first + len;
+	struct span *ranges;
+	size_t from, to;
 
-	if (!patch)
+	if (patches_grow(patches, part->len))
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
-	patch->first = first;
-	patch->len = len;
-	memcpy(patch->bytes, mem, (size_t)len);
-	patch->next = NULL;
-	/* In the order of the writes, of which the last one counts. */
-	while (*at)
-		at = &(*at)->next;
-	*at = patch;
+	memcpy(patches->bytes + first, mem, (size_t)len);
+	ranges = patches->ranges;
+	from = range_at(patches, first);
+	for (to = from; to < patches->count && ranges[to].first <= end; to++) {
+		first = ranges[to].first < first ? ranges[to].first : first;
+		end = ranges[to].end > end ? ranges[to].end : end;
+	}
+	memmove(&ranges[from + 1], &ranges[to], (patches->count - to) * sizeof(*ranges));
+	patches->count = patches->count - (to - from) + 1;
+	ranges[from] = (struct span){first, end};
 	return 0;
+}
+
+bool pst_part_window_is_patched(const struct part *part, uint64_t first, uint64_t end)
+{
+	const size_t at = range_at(&part->patches, first + 1);
+
+	return at < part->patches.count && part->patches.ranges[at].first < end;
 }
 
 /* ---- work that blocks ---- */
@@ -276,11 +344,16 @@ static int window_copy(const struct part *part, uint64_t first, char *mem, uint6
 
 int pst_part_window_prepare(struct part *part, struct pst_err *err)
 {
+	const struct patches *patches = &part->patches;
 	int ret = 0;
 
 	part->has_crc = false;
-	for (struct patch *at = part->patches; at && !ret; at = at->next)
-		ret = window_copy(part, at->first, at->bytes, at->len, true, err);
+	for (size_t i = 0; i < patches->count && !ret; i++) {
+		const struct span *at = &patches->ranges[i];
+
+		ret = window_copy(part, at->first, patches->bytes + at->first, at->end - at->first,
+				  true, err);
+	}
 	if (ret)
 		return ret;
 	ret = pst_object_device_sum(part->window->dev, PST_HASH_CRC64NVME, part->window->mem,
@@ -291,10 +364,15 @@ int pst_part_window_prepare(struct part *part, struct pst_err *err)
 
 int pst_part_window_fetch(const struct part *part, char *mem, struct pst_err *err)
 {
+	const struct patches *patches = &part->patches;
 	int ret = window_copy(part, 0, mem, part->len, false, err);
 
-	for (const struct patch *at = part->patches; at && !ret; at = at->next)
-		memcpy(mem + at->first, at->bytes, (size_t)at->len);
+	for (size_t i = 0; i < patches->count && !ret; i++) {
+		const struct span *at = &patches->ranges[i];
+
+		memcpy(mem + at->first, patches->bytes + at->first,
+		       (size_t)(at->end - at->first));
+	}
 	return ret;
 }
 

@@ -10,7 +10,7 @@
 #include "storage/object_upload_state.h"
 
 /* Prepares windows in the memory of `dev`. Returns 0, or -errno with the reason if parts cannot
- * have such windows. Called without the lock, by a thread that may block. */
+ * have such windows. Called without the lock, by a thread that may block. Waits for no stream. */
 int pst_part_window_reach(struct pst_object_upload *up, struct penstock_device *dev,
 			   struct pst_err *err);
 
@@ -21,9 +21,12 @@ int pst_part_window_reach(struct pst_object_upload *up, struct penstock_device *
 int pst_part_window_get(struct pst_object_upload *up, struct penstock_device *dev, uint64_t len,
 			 bool may_open, struct pst_window **out, struct pst_err *err);
 void pst_part_window_put(struct pst_object_upload *up, struct pst_window *window);
-/* Copies host memory for a part whose window is in the memory of a device. */
+/* Copies host memory for a part whose window is in the memory of a device. Bytes that are written
+ * again replace the earlier ones, so a part needs at most its length of host memory. */
 int pst_part_window_patch(struct part *part, uint64_t first, const void *mem, uint64_t len,
 			   struct pst_err *err);
+/* Returns whether a write from host memory has written some of these bytes of the part. */
+bool pst_part_window_is_patched(const struct part *part, uint64_t first, uint64_t end);
 
 /* Makes all bytes of a full part present in its window, and computes their checksum. Called without
  * the lock, by a thread that may block. */

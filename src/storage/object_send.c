@@ -25,12 +25,8 @@ void pst_object_send_free(struct part *part)
 		return;
 	pst_object_call_clear(&part->call);
 	free(part->spans);
-	while (part->patches) {
-		struct patch *patch = part->patches;
-
-		part->patches = patch->next;
-		free(patch);
-	}
+	free(part->patches.bytes);
+	free(part->patches.ranges);
 	if (part->mem)
 		pst_object_buffer_free(part->upload, part->mem, part->mem_len);
 	if (part->window)

@@ -190,7 +190,8 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 
 		if (part->window && !ret)
 			ret = part_copy(part, io, part->off, part->off + part->len);
-		noted &= pst_object_part_note(part, from, to);
+		/* After an error, the bytes count as missing, even in parts that have them. */
+		noted = noted && (ret || pst_object_part_note(part, from, to));
 		part->writers--;
 		part_check(up, part);
 	}
@@ -198,16 +199,6 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 }
 
 /* ---- bytes in the memory of devices ---- */
-
-/* Returns whether a write from host memory has written some of these bytes of the part. */
-static bool part_is_patched(const struct part *part, uint64_t first, uint64_t end)
-{
-	const struct patch *at = part->patches;
-
-	while (at && (at->first >= end || at->first + at->len <= first))
-		at = at->next;
-	return at;
-}
 
 /* Finds a part without memory a window, so that its `window` is set. Returns like
  * pst_part_window_get. */
@@ -252,7 +243,7 @@ static int place_find(struct pst_object_upload *up, struct pst_io *io, bool may_
 	end = first + io->len < part->len ? first + io->len : part->len;
 	/* A commit that was stopped may have made the part shorter. */
 	if (!part->window || part->window->dev != io->dev || end <= first ||
-	    part_is_patched(part, first, end))
+	    pst_part_window_is_patched(part, first, end))
 		return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
 				      "other bytes of the part are not in the memory of %s",
 				      io->dev->name);

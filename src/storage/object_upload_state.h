@@ -29,10 +29,10 @@ struct span {
 };
 
 /* Bytes in host memory that belong into the window of a part, which is memory of a device. */
-struct patch {
-	struct patch *next;
-	uint64_t first, len; /* `first` is an offset in the part */
-	char bytes[];
+struct patches {
+	char *bytes;	     /* as long as the part; NULL if there are no such bytes */
+	struct span *ranges; /* where they are: sorted; adjacent ranges are joined */
+	size_t count, room;  /* number of ranges, and for how many there is memory */
 };
 
 struct part {
@@ -47,7 +47,7 @@ struct part {
 	char *mem;
 	uint64_t mem_len;
 	struct pst_window *window;
-	struct patch *patches;
+	struct patches patches;
 	unsigned writers;   /* number of worker threads that are copying into the memory */
 	struct span *spans; /* written ranges, sorted; adjacent ranges are joined */
 	unsigned span_count;

@@ -92,7 +92,7 @@ int pst_object_device_sums(struct penstock_device *dev, enum pst_hash_kind kind,
 	if (!dev->ops->sum)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s cannot compute checksums",
 				dev->name);
-	return dev->ops->sum(dev, sum_kind(kind), NULL, 0, false, err);
+	return dev->ops->sum(dev, sum_kind(kind), NULL, 0, true, err);
 }
 
 int pst_object_device_sum(struct penstock_device *dev, enum pst_hash_kind kind, const void *mem,

@@ -21,7 +21,8 @@ struct pst_object_job {
 bool pst_object_work(const struct penstock_device *dev, struct pst_object_job *job);
 
 /* Prepares pst_object_device_sum for this kind of CRC: returns 0, or -errno if the device cannot
- * compute it. May block. */
+ * compute it. If nothing has prepared it and a stream waits for a request, returns -EAGAIN instead
+ * of waiting: the stream may wait for the calling thread, which submits a request. */
 int pst_object_device_sums(struct penstock_device *dev, enum pst_hash_kind kind,
 			   struct pst_err *err);
 /* Lets the device compute the checksum of bytes of its memory. Blocks. With `unless_waiting`,
