@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock plane`: parses its options, and runs the plane, a process that makes
- * transfers of S3 over RDMA for other processes. Access keys of the object store are never an
- * option. The plane gets them from the same places as s3:// URLs.
+ * Implements `penstock plane`: parses its options, and runs the plane, a process that transfers S3
+ * objects by RDMA for other processes. Access keys of the object store are never an option. The
+ * plane gets them from the same places as requests for s3:// URLs do.
  */
 #include <ctype.h>
 #include <pwd.h>

@@ -28,6 +28,29 @@ static void put_one(struct pst_text *out, const char *name, const char *type, co
 	pst_text_printf(out, "penstock_%s %llu\n", name, value);
 }
 
+static void put_declines(const struct gw_metrics *m, struct pst_text *out)
+{
+	static const char *const reasons[GW_DECLINE_COUNT] = {
+		[GW_DECLINE_TRANSPORT] = "no-transport",
+		[GW_DECLINE_ENCRYPTION] = "not-encrypted",
+		[GW_DECLINE_ADDRESS] = "other-address",
+		[GW_DECLINE_NO_GPU] = "no-gpu",
+		[GW_DECLINE_SHORT_WINDOW] = "short-window",
+		[GW_DECLINE_BUSY] = "busy",
+		[GW_DECLINE_UNREACHABLE] = "unreachable",
+		[GW_DECLINE_MESSAGE] = "malformed-message",
+		[GW_DECLINE_TOO_LONG] = "too-long",
+		[GW_DECLINE_OTHER] = "other",
+	};
+
+	pst_text_printf(out, "# HELP penstock_rdma_declined_total Requests with an RDMA token that "
+			     "were answered by HTTP, by reason.\n"
+			     "# TYPE penstock_rdma_declined_total counter\n");
+	for (unsigned i = 0; i < GW_DECLINE_COUNT; i++)
+		pst_text_printf(out, "penstock_rdma_declined_total{reason=\"%s\"} %llu\n",
+				reasons[i], (unsigned long long)atomic_load(&m->rdma_declined[i]));
+}
+
 static void put_latency(const struct gw_metrics *m, struct pst_text *out)
 {
 	unsigned long long sum = 0;
@@ -89,11 +112,7 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 				"%llu\n",
 				i ? "in" : "out",
 				(unsigned long long)atomic_load(&m->upstream_bytes[i]));
-	pst_text_printf(out,
-			"# HELP penstock_rdma_declined_total Requests with an RDMA token that were "
-			"answered by HTTP.\n# TYPE penstock_rdma_declined_total counter\n"
-			"penstock_rdma_declined_total{reason=\"no-transport\"} %llu\n",
-			(unsigned long long)atomic_load(&m->rdma_declined));
+	put_declines(m, out);
 	put_one(out, "rdma_failed_total", "counter", "Requests whose transfer by RDMA failed.",
 		atomic_load(&m->rdma_failed));
 	put_one(out, "sessions_refused_total", "counter",

@@ -15,6 +15,21 @@
 #define GW_LATENCY_BUCKETS 12
 #define GW_TRANSPORTS_MAX 8 /* maximum number of transports of RDMA */
 
+/* Why a request with an RDMA token was answered by HTTP. */
+enum gw_decline {
+	GW_DECLINE_TRANSPORT,	 /* the gateway does not serve the token's transport */
+	GW_DECLINE_ENCRYPTION,	 /* the transport does not encrypt, but HTTP does */
+	GW_DECLINE_ADDRESS,	 /* the token names a host from which the request did not come */
+	GW_DECLINE_NO_GPU,	 /* the window is in the memory of a GPU */
+	GW_DECLINE_SHORT_WINDOW, /* the window is shorter than the object */
+	GW_DECLINE_BUSY,	 /* as many windows as permitted are in use */
+	GW_DECLINE_UNREACHABLE,	 /* there is no connection to the client */
+	GW_DECLINE_MESSAGE,	 /* a message of hipobj-rc-v2 is malformed */
+	GW_DECLINE_TOO_LONG,	 /* a session cannot have so many bytes */
+	GW_DECLINE_OTHER,	 /* for example a HEAD, or a reply without a length */
+	GW_DECLINE_COUNT
+};
+
 /* The counters of one gateway. The owner sets all members to 0 at the start. */
 struct gw_metrics {
 	/* number of requests by operation and by the first digit of the HTTP status */
@@ -24,8 +39,8 @@ struct gw_metrics {
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
 	/* requests with an RDMA token that the gateway could not serve, so that the bytes go by
-	 * HTTP */
-	atomic_ullong rdma_declined;
+	 * HTTP, by reason */
+	atomic_ullong rdma_declined[GW_DECLINE_COUNT];
 	/* sessions of hipobj-rc-v2 that were refused because of the memory of other sessions */
 	atomic_ullong session_refused;
 	/* requests with an RDMA token whose transfer failed */

@@ -43,27 +43,30 @@ bool gw_hipobj_check(struct gw_request *req)
  * penstock_object_prepare. */
 static void message_fail(struct gw_request *req, int code)
 {
-	struct gw_metrics *metrics = &req->server->metrics;
+	enum gw_decline decline = GW_DECLINE_TRANSPORT;
 
 	switch (code) {
 	case -EBADMSG:
 	case -EINVAL:
+		decline = GW_DECLINE_MESSAGE;
 		gw_fail(req, GW_InvalidRequest, "A header x-amz-rdma-* is missing or malformed.");
 		put_protocol(req);
 		break;
 	case -EFBIG:
+		decline = GW_DECLINE_TOO_LONG;
 		gw_fail(req, GW_RDMATooLarge, NULL);
 		put_protocol(req);
 		break;
 	case -EAGAIN:
 	case -ENOMEM:
+		decline = GW_DECLINE_BUSY;
 		gw_fail(req, GW_SlowDown, NULL);
 		put_protocol(req);
 		break;
 	default:
 		unsupported(req);
 	}
-	atomic_fetch_add(&metrics->rdma_declined, 1);
+	atomic_fetch_add(&req->server->metrics.rdma_declined[decline], 1);
 }
 
 /* ---- PREPARE ---- */
@@ -191,8 +194,8 @@ bool gw_hipobj_begin(struct gw_request *req)
 		message_fail(req, ret);
 		return false;
 	}
-	/* If too many moves are in progress, the READY is refused before its session is taken. So
-	 * the client can repeat the READY. */
+	/* If too many transfers are in progress, the READY is refused, and its session stays in the
+	 * table. So the client can repeat the READY. */
 	if (!gw_rdma_enter(req)) {
 		message_fail(req, -EAGAIN);
 		return false;

@@ -39,8 +39,8 @@ struct moved {
 /* A move (a transfer by RDMA) in progress, for which a worker thread waits. */
 struct ticket {
 	struct ticket *next;
-	/* whether the move counts in `active`; false in a session of hipobj-rc-v2, because the
-	 * session itself counts there */
+	/* whether this move adds 1 to gw_rdma.active; false in a session of hipobj-rc-v2, because
+	 * the session itself has added 1 */
 	bool counted;
 	sem_t done;
 	struct moved moved;
@@ -315,7 +315,9 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	 * deadline, and gw_rdma_cancel fails all moves. */
 	sem_init(&ticket.done, 0, 0);
 	pthread_mutex_lock(&rdma->lock);
-	if (rdma->server && (!ticket.counted || rdma->active < rdma->active_max))
+	if (ticket.counted && rdma->active >= rdma->active_max)
+		req->decline = GW_DECLINE_BUSY;
+	else if (rdma->server)
 		ret = penstock_object_move(req->remote, op, off, seg, 1, (uintptr_t)&ticket);
 	if (!ret) {
 		ticket.next = rdma->tickets;
@@ -330,8 +332,14 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	pthread_mutex_lock(&rdma->lock);
 	sem_destroy(&ticket.done);
 	pthread_mutex_unlock(&rdma->lock);
+	if (ret == -EAGAIN)
+		req->decline = GW_DECLINE_BUSY;
+	if (ret == -ERANGE)
+		req->decline = GW_DECLINE_SHORT_WINDOW;
 	if (ret)
 		return ret == -EAGAIN ? -EOPNOTSUPP : ret;
+	if (ticket.moved.result == -EOPNOTSUPP)
+		req->decline = GW_DECLINE_UNREACHABLE;
 	if (ticket.moved.result > 0) {
 		count_bytes(req, op == PENSTOCK_READ, (uint64_t)ticket.moved.result);
 		count_crc(req, off, &ticket.moved);
@@ -372,6 +380,21 @@ static const char *token_of(const struct gw_request *req)
 	return req->session ? NULL : gw_header(req, "x-amz-rdma-token");
 }
 
+/* Returns the reason why penstock_object_resolve has just declined a token. */
+static enum gw_decline resolve_decline(void)
+{
+	switch (penstock_errwhy()) {
+	case PENSTOCK_WHY_REQUIRE:
+		return GW_DECLINE_ENCRYPTION;
+	case PENSTOCK_WHY_NO_PERMISSION:
+		return GW_DECLINE_ADDRESS;
+	case PENSTOCK_WHY_NO_DEVICE:
+		return GW_DECLINE_NO_GPU;
+	default:
+		return GW_DECLINE_TRANSPORT;
+	}
+}
+
 /* Checks the request's token. Returns 0 if the gateway can serve it, -EOPNOTSUPP if it declines the
  * token, or -EBADMSG if the token is malformed. */
 static int token_resolve(struct gw_request *req)
@@ -382,11 +405,14 @@ static int token_resolve(struct gw_request *req)
 	int ret = -EOPNOTSUPP;
 
 	peer.address = req->http->remote;
+	req->decline = GW_DECLINE_TRANSPORT;
 	if (rdma) {
 		pthread_mutex_lock(&rdma->lock);
-		if (rdma->server)
+		if (rdma->server) {
 			ret = penstock_object_resolve(rdma->server, token, strlen(token), &peer,
 						      &req->remote);
+			req->decline = ret ? resolve_decline() : GW_DECLINE_OTHER;
+		}
 		pthread_mutex_unlock(&rdma->lock);
 	}
 	return !ret || ret == -EBADMSG ? ret : -EOPNOTSUPP;
@@ -411,12 +437,15 @@ void gw_rdma_decline(struct gw_request *req, int code)
 	struct gw_metrics *metrics = &req->server->metrics;
 	bool failed = code && code != -EOPNOTSUPP && code != -ERANGE;
 
-	atomic_fetch_add(failed ? &metrics->rdma_failed : &metrics->rdma_declined, 1);
+	if (code == -ERANGE)
+		req->decline = GW_DECLINE_SHORT_WINDOW;
+	atomic_fetch_add(failed ? &metrics->rdma_failed : &metrics->rdma_declined[req->decline], 1);
 	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
 }
 
-/* Writes the range of a session into the client's window. If that fails, the request fails, because
- * a READY of hipobj-rc-v2 has no body that could carry the bytes. */
+/* Writes into the client's window the range of the object that the session has prepared. If that
+ * fails, the request fails, because the reply to a READY of hipobj-rc-v2 has no body that could
+ * carry the bytes. */
 static enum gw_rdma_sent session_send(struct gw_request *req, const struct penstock_object_seg *seg,
 				      bool ranged)
 {
@@ -467,7 +496,7 @@ static void put_decline(struct gw_request *req)
 {
 	struct pst_text *out;
 
-	atomic_fetch_add(&req->server->metrics.rdma_declined, 1);
+	atomic_fetch_add(&req->server->metrics.rdma_declined[req->decline], 1);
 	out = gw_reply_xml(req, 200);
 	put_headers(req, PENSTOCK_WRITE, PENSTOCK_OBJECT_DECLINED, 0, false);
 	pst_text_put_str(out, "<Error>");

@@ -6,9 +6,10 @@ the server checks no signatures.
 
     peers.py CLIENT ENDPOINT BUCKET KEY DEVICE THREADS
 
-CLIENT is boto3, awscrt or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or pinned.
-pinned is the limit of the other clients: it copies as many bytes as the number KEY says from pinned
-host memory to cuda:0.
+CLIENT is boto3, awscrt, s3torch or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or
+pinned. pinned is the limit of the other clients: it copies as many bytes as the number KEY says
+from pinned host memory to cuda:0. pinned-out copies in the other direction, which is the limit of
+uploads.
 """
 
 import os
@@ -155,6 +156,26 @@ def runai_reader(endpoint, bucket, key, device, threads):
     return length, once
 
 
+def s3torch_reader(endpoint, bucket, key, _device, _threads):
+    """The client of s3torchconnector, without the classes that need torch. Its reader copies the
+    client's pieces into memory in the same way."""
+    from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
+
+    client = MountpointS3Client("us-east-1", throughput_target_gbps=100, part_size=CHUNK,
+                                unsigned=True, endpoint=endpoint, force_path_style=True)
+    length = object_length(endpoint, bucket, key)
+    memory = bytearray(length)
+    view = memoryview(memory)
+
+    def once():
+        at = 0
+        for piece in client.get_object(bucket, key):
+            view[at:at + len(piece)] = piece
+            at += len(piece)
+        assert at == length
+    return length, once
+
+
 def s5cmd_reader(endpoint, bucket, key, _device, threads):
     program = os.environ.get("S5CMD", "s5cmd")
     env = dict(os.environ, AWS_REGION="us-east-1", AWS_ACCESS_KEY_ID="key",
@@ -175,12 +196,14 @@ def s5cmd_reader(endpoint, bucket, key, _device, threads):
     return length, once
 
 
-def pinned_reader(_endpoint, _bucket, key, device, _threads):
+def pinned_reader(_endpoint, _bucket, key, device, _threads, out=False):
     import torch
 
     length = int(key)
     source = torch.empty(length, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(length, dtype=torch.uint8, device=device)
+    if out:
+        source, target = target, source
 
     def once():
         target.copy_(source, non_blocking=True)
@@ -188,10 +211,15 @@ def pinned_reader(_endpoint, _bucket, key, device, _threads):
     return length, once
 
 
+def pinned_writer(*words):
+    return pinned_reader(*words, out=True)
+
+
 def main():
     kind, endpoint, bucket, key, device, threads = sys.argv[1:]
     make = {"boto3": boto3_reader, "awscrt": awscrt_reader, "kvikio": kvikio_reader,
-            "runai": runai_reader, "s5cmd": s5cmd_reader, "pinned": pinned_reader}[kind]
+            "runai": runai_reader, "s3torch": s3torch_reader, "s5cmd": s5cmd_reader,
+            "pinned": pinned_reader, "pinned-out": pinned_writer}[kind]
     length, once = make(endpoint, bucket, key, device, int(threads))
     once()
     print("ready", flush=True)

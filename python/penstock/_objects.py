@@ -42,7 +42,8 @@ class ObjectClient:
         client.put("weights/layer0", tensor)
         client.get("weights/layer0", out=other)
 
-    The keys come from the environment (AWS_ACCESS_KEY_ID and the like) or from a profile in ~/.aws.
+    The keys come from the environment (AWS_ACCESS_KEY_ID and the like), from a profile in ~/.aws,
+    or from the arguments.
 
     Args:
         endpoint: the store's address, http://HOST:PORT or https://HOST. Default:
@@ -50,6 +51,8 @@ class ObjectClient:
         bucket: a bucket. The names of objects are then keys in it. Without a bucket, a name is
             "bucket/key" or "s3://bucket/key".
         profile: the profile in ~/.aws.
+        access_key, secret_key, session_token: keys that replace those of the environment and of
+            ~/.aws. A URL of this client then names a profile that only this process has.
         region: the region; default: that of the environment or the profile, else "us-east-1".
         anonymous: whether to send requests without a signature.
         path_style: whether the bucket is in the path of a request, or in the name of the host;
@@ -66,7 +69,9 @@ class ObjectClient:
     """
 
     def __init__(self, endpoint: Optional[str] = None, *, bucket: Optional[str] = None,
-                 profile: Optional[str] = None, region: Optional[str] = None,
+                 profile: Optional[str] = None, access_key: Optional[str] = None,
+                 secret_key: Optional[str] = None, session_token: Optional[str] = None,
+                 region: Optional[str] = None,
                  anonymous: bool = False, path_style: Optional[bool] = None,
                  insecure: bool = False, timeout: Optional[int] = None, require: str = "any",
                  effort: str = "thrifty") -> None:
@@ -79,6 +84,10 @@ class ObjectClient:
             # Object names and messages contain the endpoint's URL, so it must not have a password.
             raise ValueError("an endpoint has no user and no password; keys come from the "
                              "environment or a profile")
+        if access_key is not None or secret_key is not None:
+            if profile is not None or access_key is None or secret_key is None:
+                raise ValueError("give access_key and secret_key together, and no profile")
+            profile = _s3.profile_of_keys(access_key, secret_key, session_token)
         options = {"endpoint": endpoint, "region": region, "profile": profile,
                    "anonymous": "1" if anonymous else None,
                    "path-style": None if path_style is None else str(int(path_style)),
@@ -141,7 +150,7 @@ class ObjectClient:
         Args:
             name: the object.
             out: the destination: a tensor or buffer as in put. The call reads as many bytes as
-                it has.
+                `out` has.
             device: without `out`, the device of a new tensor, as in load_file.
             dtype, shape: the type and the dimensions of a new tensor. Default: bytes, all from
                 `offset` on.
@@ -243,7 +252,7 @@ class ObjectClient:
             yield from sorted(rows)
 
     def list_objects(self, prefix: str) -> List[str]:
-        """Returns the names of the objects that begin with `prefix`."""
+        """Returns the names of the objects whose names begin with `prefix`."""
         return [found.name for found in self.list(prefix)]
 
     def delete(self, name: str) -> None:

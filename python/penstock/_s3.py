@@ -7,7 +7,9 @@ the responses. The contents of objects do not pass through this module."""
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import threading
 import urllib.parse
 import xml.etree.ElementTree as ET
 from typing import Dict, Iterator, Mapping, NamedTuple, Optional
@@ -30,6 +32,22 @@ def quote(text: str, safe: str = "") -> str:
 def unquote(text: str) -> str:
     """Returns percent-decoded text. A plus sign in `text` means a space."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(text.replace("+", " ")))
+
+
+_given: Dict[bytes, str] = {}
+_given_lock = threading.Lock()
+
+
+def profile_of_keys(access_key: str, secret_key: str, session_token: Optional[str]) -> str:
+    """Gives keys to the library, and returns the name of the profile that has them."""
+    words = [access_key, secret_key, session_token]
+    mark = hashlib.sha256(repr(words).encode("utf-8", "surrogateescape")).digest()
+    with _given_lock:
+        name = _given.get(mark, f"penstock-{len(_given) + 1}")
+        keep = [ffi.NULL if word is None else ffi.new("char[]", to_c(word)) for word in words]
+        check(lib.penstock_s3_give_keys(to_c(name), *keep), has_place=False)
+        _given[mark] = name
+    return name
 
 
 class Answer(NamedTuple):
@@ -83,7 +101,7 @@ def parse(body: bytes, url: str) -> ET.Element:
 
 
 def text_of(element: ET.Element, name: str) -> str:
-    """Returns the text of a child, or "" if there is none."""
+    """Returns the text of the child element `name`, or "" if there is none."""
     return element.findtext(name) or ""
 
 

@@ -62,7 +62,8 @@ struct pst_storage_facts {
 	/* Descriptor with O_DIRECT; -1 if there is none, for the reason in why_direct. */
 	int fd_direct;
 	bool writable;
-	bool growing;	/* private until commit, which can truncate a padded tail */
+	/* New storage, which is private until commit. The commit can cut off padding at its end. */
+	bool growing;
 	bool immutable; /* the caller promised that the bytes never change */
 	bool mappable;	/* mmap(MAP_SHARED) of `fd` maps the storage's page cache */
 	bool fd_blocks; /* `fd` has O_DIRECT (see why_fd) and moves only whole blocks */
@@ -74,7 +75,8 @@ struct pst_storage_facts {
 	bool listed;
 	uint32_t off_align; /* alignment of O_DIRECT offsets and lengths, in bytes */
 	uint32_t mem_align; /* alignment of the memory addresses of O_DIRECT calls, in bytes */
-	/* Alignment at which writes are split: the larger of page and file-system block. */
+	/* Alignment in bytes at which writes are split: the larger of the page size and the file
+	 * system's block size. */
 	uint32_t edge_align;
 	uint32_t chunk_best; /* preferred length of one system call; 0 if there is none */
 	/* Stripe length: number of consecutive bytes that are on one drive before the next drive
@@ -87,13 +89,15 @@ struct pst_storage_facts {
 	 * cannot read or write windows; why_windows has the reason. */
 	const void *windows;
 	struct pst_err why_windows;
-	/* The class that path rdma can meet for a transfer to or from a GPU through a window. */
+	/* The highest class that path rdma can meet for a transfer to or from a GPU through a
+	 * window. */
 	enum penstock_class windows_class;
 	bool windows_only; /* the caller allows only transfers through windows */
 	/* Set by the commit of an upload to an object store. parts_far: number of parts that the
 	 * server fetched through windows. parts_near: number of other parts. why_near: why the
 	 * first of the other parts was not fetched through a window. */
 	unsigned parts_far, parts_near;
+	unsigned parts_device; /* those of parts_far whose windows were memory of a device */
 	struct pst_err why_near;
 	/* 0 while the server uses windows. After it has stopped using them, the reason (enum
 	 * penstock_why). NULL if `windows` is NULL. */
@@ -163,7 +167,9 @@ struct penstock_storage {
 #define PST_IO_DIRECT 0x1u /* use O_DIRECT, not the page cache */
 #define PST_IO_RING 0x2u   /* the memory is a lane's staging memory, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call takes little time: make it at once, on this thread */
-#define PST_IO_FAR 0x8u	   /* a drain: the server shall fetch the bytes through a window */
+#define PST_IO_FAR 0x8u	   /* for a drain: the server shall fetch the bytes through a window */
+/* For a drain: move no bytes, but find memory for them in a window. See `placed`. */
+#define PST_IO_PLACE 0x10u
 
 #define PST_IO_PRIV 112 /* size of the storage's own state in a struct pst_io, in bytes */
 
@@ -182,7 +188,7 @@ struct pst_call {
 	uint64_t off;
 	int64_t result;			     /* number of bytes, or -errno */
 	const char *engine;		     /* name of the engine that carried it; static */
-	enum penstock_why engine_why;	     /* why this engine is not the preferred one */
+	enum penstock_why engine_why;	     /* why the preferred engine does not make the call */
 	void (*done)(struct pst_call *call); /* called on the lane's thread */
 	struct pst_call *next;		     /* used by the engine while the call is in flight */
 	uint64_t word;			     /* used by the engine */
@@ -210,9 +216,12 @@ struct pst_io {
 	const char *engine;
 	/* Why the transfer was not carried by a better engine, if the storage knows the reason. */
 	enum penstock_why engine_why;
-	/* For a fill into a window (struct pst_window): the window, else NULL. It begins at the
-	 * transfer's memory, and the server may write the bytes into it. */
+	/* For a fill into a window (struct pst_window): the window. The transfer's memory begins
+	 * where the window begins, and the server may write the bytes into the window. After a
+	 * drain with PST_IO_PLACE: the window with the memory. Else NULL. */
 	struct pst_window *window;
+	/* For PST_IO_PLACE: the device in whose memory the window is. */
+	struct penstock_device *dev;
 	/* Results of a fill into a window. by_window: the server wrote the bytes into the window.
 	 * by_dma: it did so only by DMA. If the bytes arrived in another way, `err` has the
 	 * reason. */
@@ -257,9 +266,16 @@ struct pst_storage_ops {
 	/* Returns 0 if the storage's server (the far side) can access windows in the memory of
 	 * `dev`, or -errno. The function may make a test transfer, and block. Later, a transfer
 	 * through such a window can still fail with -EOPNOTSUPP, before any byte of it is used. Not
-	 * NULL if facts.windows is set. */
+	 * NULL if facts.windows is set. If it returns 0 for writes, `placed` is not NULL, and the
+	 * storage may keep the device open until it closes. */
 	int (*windows_reach)(struct penstock_storage *st, struct penstock_device *dev,
-			     struct pst_err *err);
+			     enum penstock_op op, struct pst_err *err);
+	/* Ends what a drain with PST_IO_PLACE began: the `len` bytes at offset `off` have been
+	 * copied to its memory or, if `copied` is false, will not be. The drain's result is `len`,
+	 * which may be less than the drain asked for. The drain fails with -EOPNOTSUPP if the bytes
+	 * must be drained from host memory instead. Never blocks, and calls no device. */
+	int (*placed)(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
+		      struct pst_err *err);
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
@@ -352,7 +368,7 @@ struct penstock_device {
 	_Atomic uint64_t page_cache;
 };
 
-/* Facts about a pointer that the device's backend finds out. */
+/* What the device's backend has found out about a pointer. */
 struct pst_memory {
 	uint64_t base, len; /* address and length of its allocation; len is 0 if they are unknown */
 	/* Unique number of the allocation, so that a later allocation at this address differs;
@@ -415,11 +431,14 @@ struct pst_stream_round {
  */
 struct pst_copier;
 
+/* Kinds of checksums that the device operation `sum` computes. */
+enum pst_sum_kind { PST_SUM_CRC32C, PST_SUM_CRC64NVME, PST_SUM_KINDS };
+
 /* A range of memory whose checksum the device operation `sum` computes. */
 struct pst_sum {
 	const void *ptr;
 	uint64_t len; /* number of bytes, more than 0 */
-	uint32_t raw; /* result: the raw CRC-32C (common/crc32c.h) */
+	uint64_t raw; /* result: the raw CRC (common/crc32c.h, s3/crc.h) */
 	/* For core, not for the backend: the range's device, and the index of the caller's
 	 * element. */
 	struct penstock_device *dev;
@@ -491,9 +510,12 @@ struct pst_device_ops {
 		       struct pst_err *err);
 
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
-	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */
-	int (*sum)(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
-		   struct pst_err *err);
+	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. If
+	 * `unless_waiting` is true, returns -EAGAIN if a stream waits for a request: the
+	 * computation could wait for this stream. A call without ranges creates the objects that
+	 * the kind needs, which may wait until no stream waits for a request. */
+	int (*sum)(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
+		   unsigned count, bool unless_waiting, struct pst_err *err);
 
 	/* Calls fn(arg), a function that uses a vendor's library, in the thread state that this
 	 * library needs (a current CUDA context). Returns fn's result. */
@@ -562,8 +584,8 @@ struct pst_path_traits {
 	/* The duration of the path's function start() shows whether the bytes were in the page
 	 * cache: start() is slow if they were not. */
 	bool detects_cold;
-	/* The path is used only if the caller names it. These are null and fault, the last two in
-	 * the table. */
+	/* The path is used only if the caller names it. Only the last two paths in the table, null
+	 * and fault, are of this kind. */
 	bool by_name_only;
 	/* start() completes the chunk before it returns. If chunk->lane is NULL, the calling thread
 	 * runs the chunk without a lane, and start() does not call pst_chunk_done. */
@@ -591,20 +613,22 @@ struct pst_path_facts {
 	/* From this chunk length in bytes on, this path is at least as fast as every other path; 0
 	 * for any length. */
 	uint64_t chunk_quick;
-	/* Maximum number of bytes of the device's requests that the path may leave pinned for later
-	 * reads; 0 if it leaves none pinned. */
+	/* Maximum number of bytes that the path may leave pinned for the device, so that later
+	 * reads need not pin them again; 0 if it leaves none pinned. */
 	uint64_t held_max;
 	unsigned lanes; /* number of worker threads for full speed; 0 if all are needed */
 	/* 0 while the path can be used. When the path becomes unusable, the reason (enum
 	 * penstock_why), and chunks then use the plan's next path. NULL if the path never becomes
 	 * unusable. */
 	const _Atomic unsigned *shut;
-	/* For a path that calls the device's driver for long: maximum length of a chunk while the
-	 * request's other lanes carry chunks on the plan's next path. While such a chunk starts,
-	 * other lanes' calls of the driver would wait. 0 if the path is never used together with
-	 * another one. */
+	/* Maximum length of a chunk while the request's other lanes carry chunks on the plan's next
+	 * path. Needed for a path whose chunks occupy the device's driver when they start, so that
+	 * other lanes' calls of the driver wait. 0 if the path is never used together with another
+	 * one. */
 	uint64_t mixed_max;
-	bool quick; /* false: a plan lists the path after all quick paths */
+	/* True if the probe has found that the path is fast on this route. A plan lists slow paths
+	 * last. */
+	bool quick;
 	/* For path rdma: the storage's server can access windows (struct pst_window) in the
 	 * device's memory. */
 	bool device_windows;
@@ -675,12 +699,12 @@ struct pst_chunk {
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;	   /* number of paths on which the chunk has failed */
 	uint16_t tried;	   /* bit i is set if the chunk has failed on path i */
-	uint8_t residency; /* enum pst_residency, set at its claim or by a probe */
+	uint8_t residency; /* enum pst_residency, set at the claim or by a probe */
 	/* Whether the chunk's read brings its bytes into the page cache. This may be true although
 	 * `residency` is PST_WARM: see cache_fill.h. */
 	bool fills_cache;
-	/* Number of bytes after `len` that move too, to complete a block; their memory is the spare
-	 * memory (`room`) after the segment's buffer. */
+	/* Number of bytes after the first `len` bytes that move too, to complete a block. Their
+	 * memory is the spare memory (`room`) after the segment's buffer. */
 	uint32_t pad;
 	const char *engine; /* name of the engine that carried it; static */
 	/* slot of the lane's staging memory that the chunk uses, or NULL */

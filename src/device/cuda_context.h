@@ -12,16 +12,17 @@
 #include "core/ops.h"
 #include "device/cuda_api.h"
 
-/* Maximum number of open imports: memory of other processes that this process has opened. A server
- * of objects imports the memory of each client once for each of its 8 channels, so it needs
- * many. */
+/* Maximum number of open imports: memory of other processes that this process has opened. It is
+ * large because `penstock serve` imports the memory of each client once for each of the server's 8
+ * channels. */
 #define PST_CUDA_IMPORTS_MAX 4096
 /* Value of CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses copies with a larger pitch. */
 #define PST_CUDA_PITCH_MAX 2147483647u
 
 /* Maximum length in bytes of a copy to the device that the driver executes in a hardware queue for
- * compute work (tests/standin/README.md). The library makes its own copies in other queues. So such
- * a copy of an application does not delay them while its stream waits. */
+ * compute work (tests/standin/README.md). The library makes its own copies in other hardware
+ * queues. So if an application makes a copy of this length on a stream that waits, this copy does
+ * not delay the library's copies. */
 #define PST_CUDA_COMPUTE_COPY 24576u
 
 struct pst_cuda_device {

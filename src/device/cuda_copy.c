@@ -162,10 +162,11 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
 }
 
-/* Copies to the device through the copy engine, by making a copy of 2 to SMALL_COPY bytes a copy of
- * two rows of half the length. If the length is odd, it makes two such copies, which overlap. A
- * single byte cannot be split, and the driver uses a compute queue for it. There the byte may have
- * to wait until the work of other streams is done, as every short copy of an application does. */
+/* Copies to the device through the copy engine. To this end, it makes a copy of 2 to SMALL_COPY
+ * bytes as a copy of two rows, which have half the length each. If the length is odd, it makes two
+ * such copies, which overlap. A single byte cannot be split, and the driver uses a compute queue
+ * for it. There the byte may have to wait until the work of other streams is done, as every short
+ * copy of an application does. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
@@ -417,9 +418,9 @@ static struct pst_rect small_rows(const struct small_copy *one)
 	return two;
 }
 
-/* Makes one pitched copy of two rows of each pair of small copies, and of each copy of even length
- * that has no partner. Queues these pitched copies with one driver call. Returns false if there are
- * fewer than two of them, or if the driver lacks or refuses the call. */
+/* Turns each pair of small copies, and each copy of even length that has no partner, into one
+ * pitched copy of two rows. Queues these pitched copies with one driver call. Returns false if
+ * there are fewer than two of them, or if the driver lacks or refuses the call. */
 static bool small_submit_batch(struct pst_copier *cp)
 {
 	enum pst_cu_result rc;
@@ -487,7 +488,7 @@ static void small_flush(struct pst_copier *cp)
 }
 
 /* Returns whether the copy can be part of a batch of copies of one row. Small copies to the device
- * cannot, because the driver sends them through a compute queue in a batch too. */
+ * cannot, because the driver sends them through a compute queue even in a batch. */
 static bool rect_fits_batch(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies between two GPUs. Each GPU receives one copy at a time, and the calling thread waits for
- * it. penstock_copy uses it, and so do processes that load a model together. It must never run on a
- * worker thread (lane) of the library.
+ * the copy. Called by penstock_copy, and by processes that load a model together. This code must
+ * never run on a worker thread (lane) of the library.
  */
 #include "core/base/device_sync.h"
 #include "device/cuda_peer.h"

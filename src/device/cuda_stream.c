@@ -24,8 +24,8 @@
 
 /* Interval in ns at which a host function polls the word in memory that it waits for. */
 #define POLL_NS 20000
-/* Length of the scratch memory. Before each wait, a stream writes its next byte, so that two
- * streams rarely write the same byte. */
+/* Length of the scratch memory. Before each wait, a stream writes the next byte of this memory, so
+ * that two streams rarely write the same byte. */
 #define SCRATCH_BYTES 4096
 /* Number of threads in each block of the kernel that copies. A launch has one block for up to
  * KERNEL_ONE_BLOCK bytes, and two blocks for more. Two blocks nearly fill a PCIe 5 link. More
@@ -470,8 +470,8 @@ int pst_cuda_stream_tie(struct pst_stream_seq *seq, void (*gone)(void *arg), voi
 
 /* ---- failures ---- */
 
-/* Checks whether the context is broken by querying an event: if it is, every driver call fails. The
- * query has no other effect. */
+/* Checks whether the context is broken. In a broken context every driver call fails, so the
+ * function queries an event. The query has no other effect. */
 int pst_cuda_alive(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;

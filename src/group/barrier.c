@@ -86,8 +86,8 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 	pst_link_close(link);
 }
 
-/* Records that a rank hangs. Keeps the connection open: if the rank resumes, it receives the packet
- * that says so. */
+/* Records that a rank hangs. Keeps the connection open, so that the rank receives the packet about
+ * this if it resumes. */
 static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
@@ -117,9 +117,9 @@ static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_pac
 }
 
 /* Returns the time in ms at which the ranks that have arrived stop waiting for the other ranks:
- * stall_ms after the first arrival. Ignores the arrival time of a rank if it is more than twice
- * stall_ms before rank 0's own. Such a rank may run in another time namespace, where the clock
- * differs. Or it arrived so long ago that its own wait (member_timeout_ms) has usually ended. */
+ * stall_ms after the first arrival. Ignores a rank that arrived more than twice stall_ms before
+ * rank 0. Such a rank may run in another time namespace, where the clock differs. Or it arrived so
+ * long ago that its wait for the result (member_timeout_ms) has usually ended. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
 	uint64_t own = packets[0].at_ms, first = own;

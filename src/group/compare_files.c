@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decides whether the ranks opened the same file. Ranks that reach a file through different
- * mounts can see different device or inode numbers. So this file compares the files' sizes,
+ * mounts can see different device or inode numbers. So this code compares the files' sizes,
  * times of modification, headers and a sample of each tensor. Called by load.c on every rank,
  * but only if the device or inode numbers differ. Must never report two files as the same if
  * any of the compared properties differs.

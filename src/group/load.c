@@ -2,7 +2,7 @@
 /*
  * Implements loads by all ranks of a group. All ranks share the reading: each rank reads its part
  * of the needed bytes into its own windows, which are buffers in shared memory. Each rank then
- * copies the bytes that it needs itself out of the windows of all ranks. The plan divides this work
+ * copies the bytes that it needs from the windows of all ranks. The plan divides this work
  * into rounds, with one chunk for each reader in a round. A rank arrives at the barrier of a round
  * when it has read its chunk of this round and has copied the previous round. So no window is
  * overwritten before every rank has copied from it. A rank that fails goes to the next barrier at
@@ -547,7 +547,7 @@ static int load_move(void *arg, struct pst_load *load, struct pst_extents *exten
 	m.window_count = pst_group_get_settings(g)->windows;
 	if (!status)
 		pst_extents_sort(extents);
-	/* A rank that needs no bytes itself only reads for the other ranks, into host memory. */
+	/* A rank that needs no bytes reads only for the other ranks, into host memory. */
 	if (!status && !extents->count) {
 		ret = penstock_device_open("host", NULL, &host);
 		status = ret < 0 ? ret : 0;

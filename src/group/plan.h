@@ -29,7 +29,7 @@ struct pst_plan_store {
 	/* Number of needed chunks in total, and number of needed chunks not yet put into the
 	 * list. */
 	uint64_t all, left;
-	uint64_t next; /* Index of the next needed chunk. */
+	uint64_t next; /* Index of the next needed chunk to be put into the list. */
 };
 
 struct pst_group_plan {

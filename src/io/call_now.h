@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes one system call at once on the calling thread. The worker threads of engine threads use it,
- * and so do storages for transfers that are known to be quick. It must never repeat a call that was
- * short or interrupted, because only the storage knows whether a repeat is right.
+ * Makes one system call at once on the calling thread. The worker threads of the engine "threads"
+ * use it, and so do storages for transfers that are known to be quick. It must never repeat a call
+ * that was short or interrupted, because only the storage knows whether a repeat is right.
  */
 #ifndef PST_IO_CALL_NOW_H
 #define PST_IO_CALL_NOW_H

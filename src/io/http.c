@@ -35,7 +35,8 @@
 #define IDLE_TICK_MS 5000
 /* An idle connection is closed after this time in ns. S3 closes it after about 20 s. */
 #define IDLE_NS 15000000000u
-/* Maximum delay in ns before the first repetition of a call, and before any repetition. */
+/* DELAY_NS: maximum delay in ns before the first repetition of a call. The maximum doubles with
+ * each repetition, up to DELAY_MAX_NS. */
 #define DELAY_NS 100000000u
 #define DELAY_MAX_NS 20000000000u
 #define RETRY_AFTER_MAX_S 60
@@ -54,7 +55,8 @@ struct reactor {
 	/* array of CONNS_MAX connections; an unused one has fd -1 */
 	struct pst_http_conn *conns;
 	struct pst_http_conn *vacant; /* list of unused elements of `conns` */
-	struct pst_http_conn *idle;   /* connections without a call, the youngest first */
+	/* connections without a call; the one whose call ended last comes first */
+	struct pst_http_conn *idle;
 	unsigned busy;		      /* number of connections with a call */
 	struct pst_http_call *inbox;  /* calls to start; guarded by the lock */
 	/* number of this reactor's calls in flight; guarded by the lock */
@@ -253,7 +255,8 @@ static uint64_t call_delay(struct reactor *r, const struct pst_http_call *call)
 	most = most < DELAY_MAX_NS ? most : DELAY_MAX_NS;
 	delay = most / 2 + pst_splitmix64(r->random++) % (most / 2);
 	asked_s = asked_s < RETRY_AFTER_MAX_S ? asked_s : RETRY_AFTER_MAX_S;
-	/* The server's time is a minimum, so the random part is added to it. */
+	/* The time that the server has asked for (Retry-After) is a minimum, so the random part is
+	 * added to it. */
 	return asked_s ? asked_s * 1000000000u + delay / 2 : delay;
 }
 

@@ -140,8 +140,8 @@ static enum pst_http_end conn_ended(struct pst_http_conn *conn, int code)
 
 /* ---- bytes ---- */
 
-/* Fills `iov` with the rest of the call's memory, at most `most` bytes in PIECES_MAX pieces.
- * Returns the number of pieces. */
+/* Sets the entries of `iov` to the part of the call's memory that is not filled yet: at most `most`
+ * bytes, in at most PIECES_MAX pieces. Returns the number of pieces. */
 static unsigned body_iov(const struct pst_http_call *call, uint64_t most,
 			 struct iovec iov[PIECES_MAX])
 {

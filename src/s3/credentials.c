@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ struct profile {
 	bool role;
 };
 
-/* State of a file's reading, which the callbacks of pst_ini_read share. */
+/* The state while a file is read, which the callbacks of pst_ini_read share. */
 struct reading {
 	struct profile *profile;
 	const char *name; /* name of the profile */
@@ -284,7 +285,7 @@ static int profile_keys(const struct profile *p, const char *file, struct pst_s3
 	return 0;
 }
 
-/* Copies the keys of the environment to `out` if it has keys. */
+/* Copies the keys of the environment to `out` if the environment has keys. */
 static int environment_keys(struct pst_s3_settings *out, char *why, size_t why_len)
 {
 	int rc = variable_copy("AWS_ACCESS_KEY_ID", out->access_key, sizeof(out->access_key), why,
@@ -410,6 +411,119 @@ static int files_read(struct files *f, const char *profile, bool named, char *wh
 	return rc;
 }
 
+/* ---- keys that the program gives ---- */
+
+/* Keys of one profile. */
+struct given {
+	struct given *next;
+	char profile[129], access_key[129], secret[257], token[4097];
+};
+
+static pthread_mutex_t given_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list */
+static pthread_once_t given_once = PTHREAD_ONCE_INIT;
+static struct given *given_list;
+
+static void given_hold(void)
+{
+	pthread_mutex_lock(&given_lock);
+}
+
+static void given_let_go(void)
+{
+	pthread_mutex_unlock(&given_lock);
+}
+
+/* Without these handlers, a child that is forked while another thread holds the lock could never
+ * take it. */
+static void given_start(void)
+{
+	pthread_atfork(given_hold, given_let_go, given_let_go);
+}
+
+/* Removes the keys of a profile from the list. Returns them, or NULL. Called with the lock. */
+static struct given *given_take(const char *profile)
+{
+	for (struct given **at = &given_list; *at; at = &(*at)->next)
+		if (!strcmp((*at)->profile, profile)) {
+			struct given *found = *at;
+
+			*at = found->next;
+			return found;
+		}
+	return NULL;
+}
+
+static void given_free(struct given *given)
+{
+	if (given)
+		explicit_bzero(given, sizeof(*given));
+	free(given);
+}
+
+/* Copies the keys of a profile. Returns false if none were given. */
+static bool given_find(const char *profile, struct pst_s3_settings *out)
+{
+	struct given *at;
+
+	pthread_mutex_lock(&given_lock);
+	for (at = given_list; at && strcmp(at->profile, profile) != 0;)
+		at = at->next;
+	if (at) {
+		memcpy(out->access_key, at->access_key, sizeof(at->access_key));
+		memcpy(out->secret, at->secret, sizeof(at->secret));
+		memcpy(out->token, at->token, sizeof(at->token));
+		snprintf(out->source, sizeof(out->source), "the program, %.40s", profile);
+	}
+	pthread_mutex_unlock(&given_lock);
+	return at != NULL;
+}
+
+int pst_s3_keys_give(const char *profile, const char *access_key, const char *secret,
+		     const char *token, char *why, size_t why_len)
+{
+	static const char where[] = "the program's keys";
+	struct given *given = calloc(1, sizeof(*given)), *before;
+	int rc = given ? 0 : -ENOMEM;
+
+	pthread_once(&given_once, given_start);
+	if (rc)
+		snprintf(why, why_len, "no memory for keys");
+	else
+		rc = value_copy(profile, given->profile, sizeof(given->profile), "the profile",
+				where, why, why_len);
+	if (!rc && access_key)
+		rc = value_copy(access_key, given->access_key, sizeof(given->access_key),
+				"the access key", where, why, why_len);
+	if (!rc && secret)
+		rc = value_copy(secret, given->secret, sizeof(given->secret), "the secret", where,
+				why, why_len);
+	if (!rc && token)
+		rc = value_copy(token, given->token, sizeof(given->token), "the session token",
+				where, why, why_len);
+	if (!rc && (!*profile || (access_key && (!*access_key || !*given->secret)))) {
+		snprintf(why, why_len, "%s need a profile's name, an access key and a secret",
+			 where);
+		rc = -EINVAL;
+	}
+	if (rc) {
+		given_free(given);
+		return rc;
+	}
+	pthread_mutex_lock(&given_lock);
+	before = given_take(profile);
+	if (access_key) {
+		given->next = given_list;
+		given_list = given;
+	}
+	pthread_mutex_unlock(&given_lock);
+	given_free(before);
+	if (!access_key)
+		given_free(given);
+	return 0;
+}
+
+/* ---- all settings ---- */
+
 int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char *why,
 			 size_t why_len)
 {
@@ -425,12 +539,14 @@ int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char 
 	}
 	if (!asked)
 		profile = named ? variable : "default";
-	rc = files_read(f, profile, named, why, why_len);
-	/* As in AWS's tools, a profile that the caller names takes precedence over the
-	 * environment. */
-	if (!rc && !asked)
-		rc = environment_keys(&settings, why, why_len);
-	rc = rc ? rc : files_keys(f, profile, &settings, why, why_len);
+	if (!asked || !given_find(profile, &settings)) {
+		rc = files_read(f, profile, named, why, why_len);
+		/* As in AWS's tools, a profile that the caller names takes precedence
+		 * over the environment. */
+		if (!rc && !asked)
+			rc = environment_keys(&settings, why, why_len);
+		rc = rc ? rc : files_keys(f, profile, &settings, why, why_len);
+	}
 	rc = rc ? rc : places_set(f, &settings, why, why_len);
 	if (!rc)
 		*out = settings;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds a client's S3 settings in the order of AWS's tools: a profile that the caller names, then
- * the environment, then the profile in ~/.aws/credentials and ~/.aws/config. Called by
- * src/storage/object_request.c, src/check/store.c and gateway/upstream.c. It must never print a
- * secret.
+ * the environment, then the profile that AWS_PROFILE names, or else the profile "default". Profiles
+ * are in ~/.aws/credentials and ~/.aws/config. Keys that the program has given for a profile
+ * replace the keys of these files. Called by src/storage/object_request.c, src/check/store.c and
+ * gateway/upstream.c. The code must never print a secret.
  */
 #ifndef PST_S3_CREDENTIALS_H
 #define PST_S3_CREDENTIALS_H
@@ -32,6 +33,14 @@ struct pst_s3_settings {
  */
 int pst_s3_settings_read(const char *profile, struct pst_s3_settings *out, char *why,
 			 size_t why_len);
+
+/*
+ * Gives keys to a profile, which need not be in the files, for the rest of this process. Keys that
+ * were given before are replaced. With NULL as access key, they are removed. `token` may be NULL.
+ * Returns 0, or a negative errno with a text in `why`. Any thread.
+ */
+int pst_s3_keys_give(const char *profile, const char *access_key, const char *secret,
+		     const char *token, char *why, size_t why_len);
 
 /* Overwrites the secret and the token. */
 void pst_s3_settings_clear(struct pst_s3_settings *settings);

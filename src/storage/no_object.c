@@ -41,6 +41,15 @@ int64_t penstock_s3_ask(const struct penstock_s3_question *ask, struct penstock_
 	return pst_fail(NULL, PENSTOCK_WHY_NOT_BUILT, "this build has no objects");
 }
 
+int penstock_s3_give_keys(const char *profile, const char *access_key, const char *secret,
+			  const char *session_token)
+{
+	(void)session_token;
+	if (!profile || (access_key && !secret))
+		return pst_fail_null(profile ? "the secret" : "the profile");
+	return pst_fail(NULL, PENSTOCK_WHY_NOT_BUILT, "this build has no objects");
+}
+
 const struct pst_storage_ops pst_storage_object = {
 	.name = "object",
 	.match = object_match,

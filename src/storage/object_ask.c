@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/base/struct_copy.h"
+#include "s3/credentials.h"
 #include "storage/object_request.h"
 
 /* Maximum number of headers of the caller. This file adds further headers, and all together are at
@@ -96,6 +97,18 @@ static int ask_run(const struct penstock_s3_question *ask, unsigned headers, siz
 			return ret;
 		pst_object_call_clear(call);
 	}
+}
+
+int penstock_s3_give_keys(const char *profile, const char *access_key, const char *secret,
+			  const char *session_token)
+{
+	char why[PENSTOCK_TEXT_MAX] = "";
+	int ret;
+
+	if (!profile || (access_key && !secret))
+		return pst_fail_null(profile ? "the secret" : "the profile");
+	ret = pst_s3_keys_give(profile, access_key, secret, session_token, why, sizeof(why));
+	return ret ? pst_fail_errno(NULL, -ret, PENSTOCK_WHY_BAD_ARGUMENT, "%.200s", why) : 0;
 }
 
 /* Copies the response to the caller. Returns the length of its body in bytes. */

@@ -59,8 +59,8 @@ void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
 /* Judges the response to the request with the window's token (s3/judge.h). If the transport may
- * report success although bytes were lost, compares the window's checksum. Sets all members of
- * *verdict except `size`. */
+ * report success although bytes were lost, also compares the CRC of the window's bytes with the CRC
+ * in the response. Sets all members of *verdict except `size`. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
 /* Makes pst_wire_release wait for the server, even if a response has proved that all transfers have
@@ -85,8 +85,8 @@ enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
  * is closed. */
 bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant, uint64_t id);
 void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
-/* Ends the access of a connection's server to the window that it has open. The caller holds
- * client->lock. */
+/* Ends the access of the connection's server to the window `conn->grant`. Does nothing if that is
+ * NULL. The caller holds client->lock. */
 void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
 /* Sets the epoll events for which the client's thread waits on this connection. */
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);

@@ -252,10 +252,10 @@ int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 	    (peer->address && !address_bytes(peer->address, from)))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "an address is not numeric");
 	if (peer->address ? !may_name(server, named, from) : !is_loopback(named))
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-				"the token names the address %s, from which the request did not "
-				"come",
-				place->address);
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_PERMISSION,
+				      "the token names the address %s, from which the request did "
+				      "not come",
+				      place->address);
 	return 0;
 }
 
@@ -273,8 +273,8 @@ int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short event
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
 	uint64_t now = pst_wire_now_ms(), until = now + channel->silence_ms;
 
-	/* Each call starts the time limit `timeout_ms` anew, so it ends only a move that makes no
-	 * progress. The deadline of the whole move stays the same. */
+	/* The time limit `timeout_ms` begins anew with each call, so only a move without progress
+	 * exceeds it. `deadline_ms` is the time limit of the whole move, and does not change. */
 	if (until > channel->deadline_ms)
 		until = channel->deadline_ms;
 	for (; now <= until; now = pst_wire_now_ms()) {

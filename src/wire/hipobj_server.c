@@ -4,13 +4,14 @@
  * has a queue pair, connected to the client's, and memory for all bytes of its transfer. GET: moves
  * copy the bytes into this memory, and then one RDMA write with the session's cookie sends all of
  * them. It must be a single write, because clients count the bytes of the write that has the
- * cookie. PUT: one such write of the client fills the memory. server.c calls prepare, ready and
- * forget on any thread, and moves on the thread of a channel (worker thread).
+ * cookie. PUT: one such write of the client fills the memory. server.c calls the functions
+ * `prepare`, `ready` and `forget` on any thread. Moves run on the thread of a channel (worker
+ * thread).
  *
- * Limits: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. The memory
- * of a PUT is registered for writing and for this session only, and that of a GET for no remote
- * access. A session's queue pair is destroyed before its memory is freed, so the card writes no
- * freed memory.
+ * Limits: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. For a PUT,
+ * the memory is registered so that only the session's client can write it. For a GET, it is
+ * registered without remote access. A session's queue pair is destroyed before its memory is freed,
+ * so the card writes no freed memory.
  */
 #include <endian.h>
 #include <errno.h>
@@ -38,8 +39,8 @@ struct card {
 	struct pst_token_place at; /* address of this host that the card has */
 };
 
-/* What all sessions of a server share. The last session frees it, or the server if it closes
- * later. */
+/* The state that all sessions of a server share. The last session that ends frees it, or the server
+ * if the server closes later than that. */
 struct house {
 	pthread_mutex_t lock; /* protects the members below */
 	unsigned users;	      /* number of sessions, plus 1 while the server is open */
@@ -51,13 +52,14 @@ struct house {
 struct session {
 	struct house *house;
 	const struct pst_card *card;
-	struct ibv_pd *pd; /* the session's own, so that other clients cannot access its memory */
+	/* for this session only, so that other clients cannot access its memory */
+	struct ibv_pd *pd;
 	struct pst_card_queue queue;
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
 	unsigned char *mem;
 	enum penstock_op op;
-	/* done: number of bytes of the transfer that moves have handled so far */
+	/* done: number of bytes of the transfer that earlier moves have handled */
 	uint64_t len, done;
 	uint32_t cookie, far_qpn;
 	bool ready, arrived;  /* arrived: the client's write of a PUT is complete */

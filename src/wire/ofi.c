@@ -61,25 +61,17 @@ struct pst_ofi_memory {
 /* The providers of libfabric that this file can use. The provider `shm` is excluded, because its
  * reads do not check the key. The provider `udp;ofi_rxd` is excluded, because a transfer with a
  * wrong key stops all later transfers. */
-static const struct {
-	const char *name;
-	bool tcp;
-} known[] = {
-	{"tcp", true},
-	{"net", true},
-	{"tcp;ofi_rxm", true},
-	{"sockets", true},
-	{"verbs;ofi_rxm", false},
+static const struct pst_ofi_provider known[] = {
+	{"tcp", true, false},	  {"net", true, false},		  {"tcp;ofi_rxm", true, false},
+	{"sockets", true, false}, {"verbs;ofi_rxm", false, true},
 };
 
-bool pst_ofi_known(const char *provider, bool *tcp)
+const struct pst_ofi_provider *pst_ofi_known(const char *provider)
 {
 	for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		if (!strcmp(provider, known[i].name)) {
-			*tcp = known[i].tcp;
-			return true;
-		}
-	return false;
+		if (!strcmp(provider, known[i].name))
+			return &known[i];
+	return NULL;
 }
 
 /* ---- the library ---- */
@@ -148,7 +140,8 @@ static int ofi_fail(ssize_t ret, const char *what, struct pst_err *err)
 
 /* ---- opening ---- */
 
-/* Returns the properties that libfabric must provide for an endpoint, or NULL without memory. */
+/* Returns the properties that libfabric must provide for an endpoint, or NULL if memory runs
+ * out. */
 static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 {
 	struct fi_info *h = lib.dupinfo(NULL);
@@ -177,7 +170,7 @@ static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 }
 
 /* Finds the provider whose name is exactly place->provider. libfabric also offers layered
- * providers, whose names only contain it. */
+ * providers, whose names contain this name as a part; these do not match. */
 static int info_find(const struct pst_ofi_place *place, struct fi_info **out, struct pst_err *err)
 {
 	struct fi_info *hints = hints_alloc(place), *list = NULL, *at;

@@ -32,10 +32,19 @@ struct pst_ofi_op {
 struct pst_ofi;
 struct pst_ofi_memory; /* a registration of memory that other hosts may access */
 
-/* Returns whether this file can use a provider: the name of an endpoint must be a socket address,
- * and an access with a wrong key must fail. *tcp tells whether the endpoint listens for TCP
- * connections at that address. */
-bool pst_ofi_known(const char *provider, bool *tcp);
+/* What this file knows about a provider. */
+struct pst_ofi_provider {
+	const char *name;
+	/* whether the endpoint listens for TCP connections at its address */
+	bool tcp;
+	/* Whether the network card checks each access. After pst_ofi_unregister, no byte then moves
+	 * from or to the memory, provided that libfabric does not keep the registration. */
+	bool card;
+};
+
+/* Returns what is known about a provider, or NULL if this file cannot use it: the name of an
+ * endpoint must be a socket address, and an access with a wrong key must fail. */
+const struct pst_ofi_provider *pst_ofi_known(const char *provider);
 /* Loads libfabric. */
 int pst_ofi_load(struct pst_err *err);
 
@@ -68,13 +77,14 @@ int pst_ofi_name(struct pst_ofi *ofi, unsigned char out[PST_TOKEN_NAME_MAX], siz
 int pst_ofi_register(struct pst_ofi *ofi, void *ptr, size_t len, enum penstock_op op, uint64_t key,
 		     struct pst_ofi_memory **out, uint64_t *base, uint64_t *used,
 		     struct pst_err *err);
-/* Ends a registration: refuses transfers that begin later. A transfer that has begun continues. */
+/* Ends a registration: refuses transfers that begin later. A transfer that has begun continues,
+ * unless the provider uses a card. */
 int pst_ofi_unregister(struct pst_ofi_memory *memory, struct pst_err *err);
 
 /* ---- for a server ---- */
 
-/* Registers the server's memory for pst_ofi_start, if the provider requires that. Returns 1 if it
- * does, and only this memory may then be used. Returns 0 if any memory can be used, or a negative
+/* If the provider requires it, registers the server's memory for pst_ofi_start, and returns 1. Only
+ * this memory may then be used. Returns 0 if the provider can use any memory, or a negative
  * errno. */
 int pst_ofi_local(struct pst_ofi *ofi, void *ptr, size_t len, struct pst_err *err);
 /* Passes the name of another endpoint to libfabric. Stores in *out the number by which transfers

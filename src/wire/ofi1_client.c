@@ -6,7 +6,9 @@
  *
  * If a registration ends, the provider still continues a transfer that it has begun. So a release
  * closes the endpoint, unless the response shows that the server has ended all transfers. The next
- * window opens another endpoint. Servers whose transfers are broken off see an error.
+ * window opens another endpoint. Servers whose transfers are broken off see an error. A provider
+ * that uses a network card needs no close: the card refuses the key of a registration that has
+ * ended.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,6 +34,7 @@ static const char *const preferred[] = {"tcp", "net", "tcp;ofi_rxm"};
 struct ofi1_state {
 	pthread_mutex_t lock; /* protects all members */
 	struct pst_ofi *ofi;
+	bool card; /* whether a network card checks each access */
 	/* descriptor of the listener: an epoll that waits for the endpoint's descriptor and for
 	 * `wake` */
 	int epoll;
@@ -134,7 +137,7 @@ static int ofi1_unbind(struct pst_wire_grant *grant, struct pst_err *err)
 	pthread_mutex_lock(&s->lock);
 	if (w->memory)
 		ret = pst_ofi_unregister(w->memory, err);
-	if ((ret || !atomic_load(&grant->settled)) && w->endpoint == s->endpoint &&
+	if ((ret || (!s->card && !atomic_load(&grant->settled))) && w->endpoint == s->endpoint &&
 	    pst_ofi_has_endpoint(s->ofi)) {
 		ret = endpoint_close(s, err);
 		atomic_fetch_add(&grant->buffer->client->counts.cut_off, 1);
@@ -175,8 +178,8 @@ static int ofi1_progress(struct pst_wire_listener *listener)
 
 	pthread_mutex_lock(&s->lock);
 	if (pst_ofi_has_endpoint(s->ofi)) {
-		/* A client starts no transfers itself. So an error is one of a server's connection,
-		 * which the server handles. */
+		/* A client starts no transfers itself. So an error here concerns a server's
+		 * connection, and that server handles it. */
 		pst_ofi_progress(s->ofi, &ignored);
 		if (pst_ofi_fd(s->ofi) < 0)
 			wait = s->windows ? POLL_MS : -1;
@@ -214,19 +217,37 @@ static void state_close(struct ofi1_state *s)
 	free(s);
 }
 
+/* Checks that libfabric ends a registration at the card when pst_ofi_unregister ends it. With its
+ * cache, it keeps the registration, and permits both directions. */
+static int cache_check(const char *provider, struct pst_err *err)
+{
+	const char *count = getenv("FI_MR_CACHE_MAX_COUNT");
+
+	if (count && !strcmp(count, "0"))
+		return 0;
+	return pst_fail(
+		err, PENSTOCK_WHY_UNSUPPORTED,
+		"the provider %s keeps registrations of memory, so that servers could access "
+		"windows that were released: set the environment variable "
+		"FI_MR_CACHE_MAX_COUNT to 0",
+		provider);
+}
+
 /* Opens the provider that `place` names, or else the first preferred one that works. */
 static int provider_open(struct pst_ofi_place *place, struct ofi1_state *s, struct pst_err *err)
 {
 	const unsigned count = sizeof(preferred) / sizeof(preferred[0]);
+	const struct pst_ofi_provider *known = NULL;
 	int ret = -EOPNOTSUPP;
-	bool tcp;
 
-	if (place->provider && !pst_ofi_known(place->provider, &tcp))
+	if (place->provider && !(known = pst_ofi_known(place->provider)))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"ofi1 does not use the provider %.60s: see docs/object.md",
 				place->provider);
-	if (place->provider) {
-		ret = pst_ofi_open(place, &s->ofi, err);
+	if (known) {
+		s->card = known->card;
+		ret = s->card ? cache_check(known->name, err) : 0;
+		ret = ret ? ret : pst_ofi_open(place, &s->ofi, err);
 		return ret ? ret : endpoint_open(s, err);
 	}
 	for (unsigned i = 0; i < count && ret; i++) {

@@ -22,8 +22,8 @@
 #define PIECE (PST_WIRE_STAGING / SLOTS) /* maximum length of a transfer in bytes */
 /* maximum number of clients that an endpoint knows */
 #define NAMES_MAX 64
-/* Time in ms after the begin of a move. If no transfer could be started until then, client_listens
- * checks whether the client still listens. */
+/* If a move has started no transfer within this time in ms, client_listens checks whether the
+ * client still listens. */
 #define DIAL_MS 100
 #define WAIT_NS 10000000 /* maximum wait for an event, in ns */
 /* maximum wait in ns if the provider has no descriptor to wait for */
@@ -86,10 +86,9 @@ static int admit(const struct pst_wire_server *server, const struct pst_token *t
 {
 	struct pst_token_place place = {.v6 = false};
 	union name name;
-	bool tcp;
 	int ret;
 
-	if (!pst_ofi_known(token->ofi.provider, &tcp))
+	if (!pst_ofi_known(token->ofi.provider))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"ofi1 does not use the provider %.60s", token->ofi.provider);
 	if (!name_read(token, &name) || !inet_ntop(name.any.sa_family, name_address(&name),
@@ -183,9 +182,8 @@ static bool client_listens(const struct run *r)
 	int code = 0;
 	socklen_t len = sizeof(code);
 	union name name;
-	bool tcp;
 
-	if (!name_read(token, &name) || !pst_ofi_known(token->ofi.provider, &tcp) || !tcp)
+	if (!name_read(token, &name) || !pst_ofi_known(token->ofi.provider)->tcp)
 		return true;
 	ready.fd = socket(name.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (ready.fd < 0)
@@ -238,7 +236,7 @@ static int slot_copy(struct run *r, const struct slot *s, bool gather, struct ps
 	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
-/* Starts the transfer of the bytes at offset `at` of the move, in slot `s`. */
+/* Starts one transfer in slot `s`: it carries the bytes at offset `at` of the move. */
 static int slot_begin(struct run *r, struct slot *s, unsigned char *staging, uint64_t at,
 		      struct pst_err *err)
 {

@@ -127,6 +127,26 @@ class Questions(unittest.TestCase):
             self.assertNotIn("hidden", repr(client(profile="lab")))
             with self.assertRaisesRegex(penstock.PenstockError, "none"):
                 client(profile="none").exists("bucket/absent")
+            mine = client(access_key="AKMINE", secret_key="hidden", session_token="hidden")
+            mine.put_bytes("bucket/given", b"data")
+            self.assertEqual((mine.exists("bucket/given"), mine.get_bytes("bucket/given")),
+                             (True, b"data"))
+            self.assertNotIn("hidden", repr(mine) + mine.url("bucket/given"))
+            same = client(access_key="AKMINE", secret_key="hidden", session_token="hidden")
+            other = client(access_key="AKMINE", secret_key="other")
+            self.assertEqual((same.url("bucket/x") == mine.url("bucket/x"),
+                              other.url("bucket/x") == mine.url("bucket/x")), (True, False))
+            fs = penstock.fsspec.PenstockFileSystem(Store.endpoint, key="AKMINE", secret="hidden",
+                                                    skip_instance_cache=True)
+            self.assertEqual(fs.cat_file("bucket/given"), b"data")
+            for words in ({"access_key": "A"}, {"secret_key": "hidden"},
+                          {"access_key": "A", "secret_key": "hidden", "profile": "lab"}):
+                with self.assertRaisesRegex(ValueError, "together") as wrong:
+                    client(**words)
+                self.assertNotIn("hidden", str(wrong.exception))
+            with self.assertRaisesRegex(penstock.PenstockError, "control character") as caught:
+                client(access_key="A", secret_key="hidden\n")
+            self.assertNotIn("hidden", str(caught.exception))
         finally:
             os.environ.clear()
             os.environ.update(old)

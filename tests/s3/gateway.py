@@ -317,7 +317,7 @@ def case_many_connections():
     if limit < 2500:
         raise Skip(f"only {limit} files may be open")
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    gateway, client = opened()
+    gateway, client = opened(flags=["--timeout", "600", "--min-rate", "1"])
     with gateway:
         client.put_object(Bucket="data-1", Key="k", Body=b"body")
         path = presigned(client, "get_object", "k")

@@ -1,18 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests how `penstock serve` handles conditions of requests and limits of their bodies.
+"""Tests how `penstock serve` handles conditions of requests, limits of their bodies, keys that are
+not UTF-8, and ETags.
 conformance.py cannot test these cases, because other servers behave differently.
 
 gateway_requests.py [WORD...]: runs the cases whose names contain one of the words, or all. Prints
 TAP; tests/run runs it."""
 
+import base64
+import contextlib
 import fcntl
+import hashlib
+import http.client
 import os
 import signal
 import sys
 import threading
+from urllib.parse import quote, unquote_to_bytes
 
-from served import Skip, failure, keys_of, opened, run_cases, same, together, until
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from served import KEY, SECRET, Skip, failure, keys_of, opened, run_cases, same, together, until
 
 # maximum bytes of one XML body, and of the XML bodies of all requests together
 TEXT, TEXTS = 4 << 20, 64 << 20
@@ -89,8 +99,8 @@ def case_complete_if_match_race():
 
 
 def case_listing_while_objects_move():
-    """While folders replace objects, each listing must still contain these objects with their
-    sizes."""
+    """PUTs of longer keys replace the files of objects by folders. Meanwhile each listing must
+    still contain these objects with their sizes."""
     gateway, client = opened()
     with gateway:
         folder = os.path.join(gateway.root, "data-1")
@@ -186,6 +196,56 @@ def case_short_texts():
                                              length=length, **_:
                                              setattr(request, "data", b"x" * length))
             same(failure(client.create_bucket, Bucket="new"), (400, wanted), f"{length} bytes")
+
+
+def case_keys_are_bytes():
+    """Keys need not be UTF-8. A listing has them with encoding-type=url."""
+    gateway, _ = opened()
+    with gateway:
+        for number in range(1, 256):
+            key = b"%c/%c" % (number, number)
+            response = send_signed(gateway, "PUT", "/data-1/" + quote(key, safe="/"), key)
+            same(response[0], 200, f"PUT of {key!r} ({response})")
+        listing = send_signed(gateway, "GET", "/data-1", query={
+            "list-type": "2", "encoding-type": "url"})[1]
+        found = [unquote_to_bytes(text.partition("<")[0])
+                 for text in listing.decode().split("<Key>")[1:]]
+        same(found, [b"%c/%c" % (n, n) for n in range(1, 256)], "keys")
+        for key in found:
+            same(send_signed(gateway, "GET", "/data-1/" + quote(key, safe="/")), (200, key),
+                 f"GET of {key!r}")
+        same(len(os.listdir(os.fsencode(os.path.join(gateway.root, "data-1")))), 255, "folders")
+
+
+def send_signed(gateway, method, path, body=b"", query=()):
+    """Sends a request whose path may have any bytes. Returns status and body of the reply."""
+    request = AWSRequest(method, gateway.url + path, data=body, params=dict(query))
+    S3SigV4Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
+    target = request.prepare().url.partition(f":{gateway.port}")[2]
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request(method, target, body=body, headers=dict(request.headers.items()))
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+
+
+def case_etags_without_md5():
+    """The ETag of a PUT is the MD5 of the body. With --no-md5 it is not, and its suffix says so. A
+    Content-MD5 is still compared."""
+    body = b"a body"
+    for flags in ([], ["--no-md5"]):
+        gateway, client = opened(flags=flags)
+        with gateway:
+            etag = client.put_object(Bucket="data-1", Key="k", Body=body)["ETag"]
+            same((etag == f'"{hashlib.md5(body).hexdigest()}"', "-" in etag),
+                 (False, True) if flags else (True, False), f"ETag {etag} with {flags}")
+            same(client.head_object(Bucket="data-1", Key="k")["ETag"], etag, "ETag of HEAD")
+            same(failure(client.put_object, Bucket="data-1", Key="k", Body=body,
+                         ContentMD5=base64.b64encode(bytes(16)).decode()), (400, "BadDigest"),
+                 f"a wrong MD5 with {flags}")
+            same(failure(client.put_object, Bucket="data-1", Key="k", Body=body,
+                         ContentMD5=base64.b64encode(hashlib.md5(body).digest()).decode()), None,
+                 f"the right MD5 with {flags}")
 
 
 if __name__ == "__main__":

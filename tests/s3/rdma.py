@@ -4,6 +4,7 @@
 examples/object_boto3.py adds the tokens through its event hooks. rdma.py [WORD...] runs the cases
 whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
 
+import base64
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
+import zlib
 
 import botocore.exceptions
 
@@ -24,6 +26,7 @@ os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstoc
 os.environ.setdefault("PENSTOCK_LIBCUDA",
                       os.path.join(BUILD, "tests", "standin", "libcuda.so.1"))
 sys.path.insert(0, os.path.join(ROOT, "examples"))
+import far  # noqa: E402  pylint: disable=wrong-import-position
 import object_boto3  # noqa: E402  pylint: disable=wrong-import-position
 
 MIB = 1 << 20
@@ -55,8 +58,13 @@ class Setup:
         found = re.search("^penstock_" + re.escape(name) + r" (\d+)$", text, re.M)
         return int(found[1]) if found else None
 
-    def declined(self):
-        return self.metric('rdma_declined_total{reason="no-transport"}')
+    def declined(self, reason):
+        """Returns how many tokens were declined for this reason. None may have been declined for
+        another reason."""
+        same(self.gateway.metric("penstock_rdma_declined_total"),
+             count := self.metric(f'rdma_declined_total{{reason="{reason}"}}'),
+             f"tokens that were declined, all and with reason {reason}")
+        return count
 
     def moved(self, transport, direction):
         return self.metric(f'bytes_total{{transport="{transport}",side="front",'
@@ -83,7 +91,7 @@ def round_trip(transport, device, *flags):
         same(s.objects.get("data-1", "key", s.memory, 0, 1000, first=5000), transport, "range")
         same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
         same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
-        same(s.declined(), 0, "declined")
+        same(s.declined("other"), 0, "declined")
         # Uploads an object in parts.
         upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
         parts = []
@@ -140,6 +148,7 @@ def case_short_windows_are_declined():
         same(reply["ResponseMetadata"]["HTTPHeaders"]["x-amz-rdma-reply"], "501", "reply")
         same(reply["Body"].read() == data, True, "body")
         same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
+        same(s.declined("short-window"), 1, "declined")
 
 
 def with_token(s, token, function, key="key", **words):
@@ -185,7 +194,62 @@ def case_wrong_tokens():
         for foreign in ("0:100000:tcp1:192.0.2.1:9:" + "0" * 32,
                         f"0:100000:shm1:{'0' * 32}:m:x:{'0' * 32}"):
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
+        same([s.metric(f'rdma_declined_total{{reason="{reason}"}}') for reason in
+              ("other-address", "no-transport")], [1, 1], "declined")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
+
+
+def headers_of(call):
+    """Returns the headers of the reply to a request, which may be an error."""
+    try:
+        reply = call()
+    except botocore.exceptions.ClientError as error:
+        reply = error.response
+    return reply["ResponseMetadata"]["HTTPHeaders"]
+
+
+def case_headers_of_requests():
+    """The signature must cover the token, a PUT with a token must have no body, and checksums and
+    conditions hold for the bytes that move by RDMA."""
+    data = random.Random(12).randbytes(MIB)
+    right, wrong = (base64.b64encode(zlib.crc32(d).to_bytes(4, "big")).decode()
+                    for d in (data, data[1:]))
+    with Setup() as s:
+        s.memory.write(0, data)
+        window = object_boto3.Window(s.memory, object_boto3.WRITE, 0, MIB)
+        token = window.headers()["x-amz-rdma-token"]
+
+        def add(request, **_):
+            request.headers["x-amz-rdma-token"] = token
+        s.plain.meta.events.register("before-send.s3", add)
+        same(failure(s.plain.put_object, Bucket="data-1", Key="key", Body=b""),
+             (403, "AccessDenied"), "a token that is not signed")
+        s.plain.meta.events.unregister("before-send.s3", add)
+        same(failure(lambda: with_token(s, token, s.plain.put_object, Body=b"body")),
+             (400, "InvalidRequest"), "a token and a body")
+        window.release()
+        for words in ({"ChecksumCRC32": wrong},
+                      {"ContentMD5": base64.b64encode(bytes(16)).decode()}):
+            same(failure(lambda w=words: s.objects.put("data-1", "key", s.memory, 0, MIB, **w)),
+                 (400, "BadDigest"), f"{words}")
+        got = headers_of(lambda: with_token(s, "x", s.plain.put_object))
+        same((got.get("x-amz-rdma-reply"), got.get("x-amz-rdma-bytes-transferred")),
+             (None, None), "headers of the reply to a malformed token")
+        same(os.listdir(os.path.join(s.gateway.root, "data-1")), [], "objects")
+        same(s.gateway.drafts(), [], "drafts")
+        s.objects.put("data-1", "key", s.memory, 0, MIB, ChecksumCRC32=right)
+        s.memory.write(0, bytes(MIB))
+        window = object_boto3.Window(s.memory, object_boto3.READ, 0, MIB)
+        token = window.headers()["x-amz-rdma-token"]
+        same(failure(lambda: with_token(s, token, s.plain.get_object, IfMatch='"other"')),
+             (412, "PreconditionFailed"), "another ETag")
+        same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
+        got = headers_of(lambda: with_token(s, token, s.plain.get_object, ChecksumMode="ENABLED"))
+        same([got.get(name) for name in ("x-amz-rdma-reply", "x-amz-rdma-bytes-transferred",
+                                         "content-length", "x-amz-checksum-crc32")],
+             ["200", str(MIB), "0", right], "headers of the reply to a GET")
+        same(s.memory.read(0, MIB) == data, True, "the object")
+        window.release()
 
 
 def rdma_turned_off(setup):
@@ -199,7 +263,7 @@ def rdma_turned_off(setup):
             s.memory.write(0, bytes(MIB))
             same(s.objects.get("data-1", "key", s.memory, 0, MIB), "http", "GET")
             same(s.memory.read(0, MIB) == data, True, "bytes")
-            same(s.declined(), 2, "declined")
+            same(s.declined("no-transport"), 2, "declined")
 
 
 def case_rdma_can_be_turned_off():
@@ -218,6 +282,7 @@ def case_tls_excludes_tcp1():
                 s.memory.write(0, bytes(MIB))
                 same(s.objects.get("data-1", "key", s.memory, 0, MIB), wanted, "GET")
                 same(s.memory.read(0, MIB) == data, True, "bytes")
+                same(s.declined("not-encrypted"), 2 if transport == "tcp1" else 0, "declined")
     finally:
         del os.environ["AWS_CA_BUNDLE"]
 
@@ -252,6 +317,7 @@ sys.stdin.readline()
         same(s.metric("rdma_failed_total"), 1, "failed")
         # The client at the token's address is gone, so nothing moves.
         same(declined_put(s, token), ("RDMANotSupported", "501"), "a later PUT")
+        same(s.declined("unreachable"), 1, "declined")
         same(failure(lambda: s.plain.head_object(Bucket="data-1", Key="key"))[0], 404, "the object")
         same(s.gateway.drafts(), [], "drafts")
 
@@ -295,7 +361,7 @@ def case_stalled_client():
         same(read_plain(s.plain, "key") == data, True, "a GET meanwhile")
         same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
              "a GET with a token meanwhile")
-        same(s.declined(), 1, "declined")
+        same(s.declined("busy"), 1, "declined")
         same(results, [], "the stalled PUT")
         put.join()
         connection.close()
@@ -348,8 +414,8 @@ def case_dripping_client():
         put.join()
         drip.join()
         same(results, [(500, "RDMATransferFailed")], "the PUT")
-        # With 20 pauses of 0.1 s, the transfer did not end because of the limit for a time without
-        # progress.
+        # More than 20 pauses of 0.1 s show that the limit for a time without progress did not end
+        # the transfer.
         same(drip.sent > 20, True, f"{drip.sent} bytes were sent")
 
 
@@ -429,6 +495,35 @@ def case_drain_waits_for_transfers():
         thread.join()
         connection.close()
         same(results, [(500, "RDMATransferFailed")], "the PUT in flight")
+
+
+def case_drain_completes_transfers():
+    """After SIGTERM, transfers by RDMA in flight end successfully: the object of a PUT is stored,
+    and the bytes of a GET count as moved."""
+    data = random.Random(13).randbytes(MIB)
+    for put in (True, False):
+        with Setup() as s, Stalled() as stalled:
+            s.plain.put_object(Bucket="data-1", Key="key", Body=b"old" if put else data)
+            results, call = [], s.plain.put_object if put else s.plain.get_object
+            thread = threading.Thread(target=lambda c=call: results.append(headers_of(
+                lambda: with_token(s, stalled.token, c))))  # noqa: B023
+            thread.start()
+            connection = stalled.accept()
+            moved = b"" if put else connection.recv(MIB, socket.MSG_WAITALL)
+            s.gateway.process.send_signal(signal.SIGTERM)
+            until(lambda: s.gateway.get("/healthz")[0] == 503, "the gateway drains")
+            same(results, [], "responses before the transfer ends")
+            sent = data if put else b""
+            connection.sendall(far.REPLY.pack(0x31504354, 3, 0, 0, 0, 1, len(sent),
+                                              far.crc32c(sent) if put else 0) + sent)
+            thread.join()
+            same(s.gateway.stop(), (0, ""), "status and messages")
+            connection.close()
+            same([(found.get("x-amz-rdma-reply"), found.get("x-amz-rdma-bytes-transferred"))
+                  for found in results], [("200", str(MIB))], "the response")
+            same(put or moved == data, True, "bytes of the GET")
+            with open(os.path.join(s.gateway.root, "data-1", "key"), "rb") as file:
+                same(file.read() == data, True, "the object")
 
 
 def case_gateway_killed():

@@ -52,9 +52,6 @@ class Setup(rdma.Setup):
         except self.direct.exceptions.NoSuchKey:
             return None
 
-    def declined(self):
-        return self.metric('rdma_declined_total{reason="no-transport"}')
-
     def is_idle(self):
         until(lambda: self.metric("buffer_bytes") == 0, "the staging is free")
         same(self.back.drafts(), [], "drafts of the upstream")
@@ -138,7 +135,7 @@ def round_trip(transport, device):
         same(s.objects.get("data-1", "key", s.memory, 0, 1000, first=5000), transport, "range")
         same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
         same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
-        same(s.declined(), 0, "declined")
+        same(s.declined("other"), 0, "declined")
         upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
         parts = []
         for number in (1, 2):
@@ -282,7 +279,8 @@ def case_short_windows_are_declined():
         same(reply["ResponseMetadata"]["HTTPHeaders"]["x-amz-rdma-reply"], "501", "reply")
         same(reply["Body"].read() == data, True, "body")
         same(s.memory.read(0, MIB) == bytes(MIB), True, "the window is untouched")
-        same((s.declined(), s.metric("rdma_failed_total")), (1, 0), "declined and failed")
+        same((s.declined("short-window"), s.metric("rdma_failed_total")), (1, 0),
+             "declined and failed")
 
 
 def case_wrong_tokens():
@@ -345,7 +343,7 @@ def case_upstream_breaks_off():
         server.objects[b"key"] = bytes(5000)
         same(s.objects.get("data-1", "key", s.memory, 0, 5000), "http",
              "a body without a length is declined")
-        same(s.declined(), 1, "declined")
+        same(s.declined("other"), 1, "declined")
     server.stop()
 
 
@@ -386,7 +384,7 @@ def case_client_ends_in_a_put():
         with_token(s, puppet.token, s.plain.put_object)
         puppet.end()
         same(s.stored("key") == data, True, "the object after all commands")
-        same(s.metric("rdma_failed_total") + s.declined(), 3, "failed or declined")
+        same(s.metric("rdma_failed_total") + s.declined("unreachable"), 3, "failed or declined")
         s.is_idle()
 
 
@@ -405,7 +403,7 @@ def case_staging_is_bounded():
         same(with_token(s, stalled.token, s.plain.get_object)["Body"].read() == data, True,
              "a GET with a second token")
         same(declined_put(s, stalled.token), ("RDMANotSupported", "501"), "a PUT with one")
-        same(s.declined(), 2, "declined")
+        same(s.declined("busy"), 2, "declined")
         same(results, [], "the stalled PUT")
         connection.close()
         put.join()

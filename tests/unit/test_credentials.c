@@ -276,7 +276,8 @@ static void kinds_that_are_not_supported(void **state)
 		unsetenv("AWS_PROFILE");
 		unsetenv("AWS_ACCESS_KEY_ID");
 		unsetenv("AWS_SECRET_ACCESS_KEY");
-		/* Among these kinds, only a role takes precedence over keys in the same profile. */
+		/* Of these settings, only role_arn takes precedence over keys in the same
+		 * profile. */
 		credentials("[a]\naws_access_key_id=FILE\naws_secret_access_key=HIDDEN\n");
 		if (!i)
 			read_bad("a", -EOPNOTSUPP, words);
@@ -356,8 +357,8 @@ static void file_that_is_a_pipe(void **state)
 	assert_int_equal(close(fds[0]), 0);
 }
 
-/* With `root` false, makes file system calls with the rights of another user. With `root` true,
- * makes them as root again. */
+/* If the process was started by root: changes its effective user to another user if `root` is
+ * false, and back to root if `root` is true. */
 static void be_root(bool root)
 {
 	if (!getuid())
@@ -420,6 +421,59 @@ static void wrong_environment(void **state)
 	read_bad(NULL, -EINVAL, "AWS_SECRET_ACCESS_KEY is set, but AWS_ACCESS_KEY_ID is not");
 }
 
+/* Keys that the program gives to a profile. */
+static void given_keys(void **state)
+{
+	static const struct {
+		const char *profile, *access_key, *secret, *token, *words;
+	} bad[] = {
+		{"", "AKGIVEN", "HIDDEN", NULL, "need a profile's name"},
+		{"given", "", "HIDDEN", NULL, "an access key and a secret"},
+		{"given", "AKGIVEN", "", NULL, "an access key and a secret"},
+		{"given", "AK\nGIVEN", "HIDDEN", NULL, "the access key in"},
+		{"given", "AKGIVEN", "HIDDEN\r", NULL, "the secret in"},
+		{"given", "AKGIVEN", "HIDDEN", "HIDDEN\n", "the session token in"},
+	};
+	struct pst_s3_settings s;
+	char why[512] = "";
+
+	(void)state;
+	setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+	setenv("AWS_SECRET_ACCESS_KEY", "HIDDEN", 1);
+	setenv("AWS_REGION", "eu-test-1", 1);
+	credentials("[given]\naws_access_key_id = AKFILE\naws_secret_access_key = HIDDEN\n");
+	for (size_t i = 0; i < COUNT(bad); i++) {
+		int rc = pst_s3_keys_give(bad[i].profile, bad[i].access_key, bad[i].secret,
+					  bad[i].token, why, sizeof(why));
+
+		if (rc != -EINVAL || !strstr(why, bad[i].words) || strstr(why, "HIDDEN"))
+			fail_msg("keys %zu: %d with '%s', expected %d with '%s'", i, rc, why,
+				 -EINVAL, bad[i].words);
+	}
+	assert_string_equal(read_good("given").access_key, "AKFILE");
+	assert_int_equal(pst_s3_keys_give("given", "AKGIVEN", "S1", "T1", why, sizeof(why)), 0);
+	assert_int_equal(pst_s3_keys_give("new", "AKNEW", "S2", NULL, why, sizeof(why)), 0);
+	s = read_good("given");
+	assert_string_equal(s.access_key, "AKGIVEN");
+	assert_string_equal(s.secret, "S1");
+	assert_string_equal(s.token, "T1");
+	assert_string_equal(s.region, "eu-test-1");
+	assert_string_equal(s.source, "the program, given");
+	s = read_good("new");
+	assert_string_equal(s.access_key, "AKNEW");
+	assert_string_equal(s.secret, "S2");
+	assert_string_equal(s.token, "");
+	assert_string_equal(read_good(NULL).access_key, "AKENV");
+	assert_int_equal(pst_s3_keys_give("given", "AKLATER", "S3", NULL, why, sizeof(why)), 0);
+	s = read_good("given");
+	assert_string_equal(s.access_key, "AKLATER");
+	assert_string_equal(s.token, "");
+	assert_int_equal(pst_s3_keys_give("given", NULL, NULL, NULL, why, sizeof(why)), 0);
+	assert_int_equal(pst_s3_keys_give("new", NULL, NULL, NULL, why, sizeof(why)), 0);
+	assert_string_equal(read_good("given").access_key, "AKFILE");
+	read_bad("new", -ENOENT, "there is no profile new");
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, home_make, home_remove)
@@ -433,6 +487,7 @@ int main(void)
 		CASE(file_that_is_a_pipe),
 		CASE(files_of_another_user),
 		CASE(wrong_environment),
+		CASE(given_keys),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

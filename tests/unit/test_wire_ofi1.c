@@ -155,8 +155,8 @@ static int64_t move(struct sides *s, const char *token, enum penstock_op op, uin
 	return done.result;
 }
 
-/* Passes to the client a successful response with this checksum. NULL: the response has no
- * checksum. Returns the client's next step. */
+/* Passes to the client a successful response with this checksum. If `crc64` is NULL, the response
+ * has no checksum. Returns the client's next step. */
 static int judge(struct penstock_object_window *window, uint64_t bytes, const uint64_t *crc64)
 {
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
@@ -586,6 +586,10 @@ static void clients_name_the_reason(void **state)
 	close_sides(&s);
 	assert_int_equal(client_open("ofi1", "shm", &client), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "shm"));
+	/* With its cache, libfabric keeps registrations at the network card. */
+	unsetenv("FI_MR_CACHE_MAX_COUNT");
+	assert_int_equal(client_open("ofi1", "verbs;ofi_rxm", &client), -EOPNOTSUPP);
+	assert_non_null(strstr(penstock_errmsg(), "FI_MR_CACHE_MAX_COUNT"));
 	opts.transports = "ofi1";
 	opts.address = "example.org";
 	assert_int_equal(penstock_object_client_open(&opts, &client), -EINVAL);

@@ -36,10 +36,11 @@
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8
 
-/* Load (number of requests and chunks) up to which one lane gets all requests, before the next lane
- * is woken. A thread that is awake does the work in less time than waking another thread takes.
- * More lanes would also wait for each other in the CUDA driver. A call that starts a copy takes 2.2
- * us if one lane makes such calls, but 4 us if five lanes make them (H200). */
+/* A lane gets all requests until its load (number of requests and chunks) reaches this number. Only
+ * then is the next lane woken. A thread that is awake does the work in less time than waking
+ * another thread takes. If more lanes work, they also wait for each other in the CUDA driver. A
+ * call that starts a copy takes 2.2 us if one lane makes such calls, but 4 us if five lanes make
+ * them (H200). */
 #define LANE_LOAD_FULL 64
 /* If a busy lane has not completed a pass of its loop for this time in ns, it may hang in a system
  * call, for example because a file server does not answer. A pass usually takes microseconds, or
@@ -266,8 +267,8 @@ static int pump_start(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Waits until every request of the pump has completed. Each request is counted on the lane to which
- * it was passed first, so waiting for one lane after the other is enough. */
+/* Waits until every request of the pump has completed. Each request counts only for the lane to
+ * which it was passed first. So the function can wait for one lane after the other. */
 static void pump_await_requests(struct pst_pump *pump)
 {
 	unsigned times = 0;

@@ -2,7 +2,7 @@
 /*
  * The pump of a device: its worker threads (lanes), with their staging memory and copy queues. The
  * pump starts when a storage is first used with the device, and all queues of the process share it.
- * A caller's thread may carry a request of at most 1 MiB itself. The thread then borrows a spare
+ * A caller's thread may execute a request of at most 1 MiB itself. The thread then borrows a spare
  * lane, which has no thread of its own.
  */
 #ifndef PST_CORE_PUMP_H
@@ -48,9 +48,9 @@ struct pst_pump_member {
 /* Functions of queue/stream.c that pumps call for stream-ordered requests. They are function
  * pointers because code in lane/ must not call code in queue/. */
 struct pst_stream_hooks {
-	/* Starts the requests on the list lane->watched that their streams have reached, and
-	 * removes from it those that their streams have passed. Returns how many requests it has
-	 * started or removed. Called on the lane's thread. */
+	/* Checks the requests on the list lane->watched. Starts those whose streams have reached
+	 * them. Removes from the list those whose streams have passed them. Returns how many
+	 * requests it has started or removed. Called on the lane's thread. */
 	int (*poll)(struct pst_lane *lane);
 	/* Closes pump->streams when the GPU's pump stops. */
 	void (*close)(struct pst_pump *pump);
@@ -82,7 +82,7 @@ struct pst_pump {
 	pthread_mutex_t members_lock;
 	struct pst_pump_member *members;
 	_Atomic unsigned outside; /* number of threads that are in pst_io_done */
-	_Atomic bool growing;	  /* a lane is pinning its second part */
+	_Atomic bool growing;	  /* a lane is pinning the second part of its staging memory */
 	_Atomic bool stop;
 };
 
@@ -113,9 +113,10 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 /*
  * Returns the index of a lane among the lanes that share a request. If the plan uses several paths
- * at the same time (mixed paths), the lane with index 0 carries chunks on the first of them. The
- * home lane, to which the pump passed the request first, has the last index. It also gets the next
- * short requests, and starting a chunk on the first mixed path would block it for milliseconds.
+ * at the same time (mixed paths), the lane with index 0 carries chunks on the first of these paths.
+ * The home lane, to which the pump passed the request first, has the last index. The reason is that
+ * the pump also passes the next short requests to the home lane. Starting a chunk on the first
+ * mixed path would block the home lane for milliseconds.
  */
 static inline unsigned pst_pump_lane_number(const struct pst_request *req,
 					    const struct pst_lane *lane)

@@ -116,8 +116,8 @@ static struct pst_slot *slot_take_free(struct pst_slots *slots, unsigned size)
 	return slot;
 }
 
-/* Makes a whole big slot again of one that was cut into parts, which must all be free. Removes its
- * parts from the free list. */
+/* Joins the parts of a big slot that was cut. All its parts must be free. Removes them from the
+ * free list. */
 static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 {
 	struct pst_slot **at = &slots->free[1];
@@ -131,8 +131,8 @@ static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 	whole->cut = false;
 }
 
-/* Takes a free big slot. If there is none, makes one of a slot that was cut into parts, if all its
- * parts are free. */
+/* Takes a free big slot. If there is none, joins the parts of a slot that was cut, if all its parts
+ * are free. */
 static struct pst_slot *slot_get_big(struct pst_slots *slots)
 {
 	struct pst_slot *slot = slot_take_free(slots, 0);

@@ -14,8 +14,8 @@
 
 /* ---- places ---- */
 
-/* Returns how many bytes of the stage a span of the request occupies: one for each byte that
- * moves. */
+/* Returns how many bytes of the stage a span of the request occupies. This is the number of bytes
+ * of the span that move. */
 static uint64_t span_bytes(const struct pst_request *req, const struct pst_span *span)
 {
 	unsigned i = (unsigned)(span - req->spans) + 1;
@@ -76,8 +76,9 @@ static int part_place(void *arg, const struct pst_part *part)
  * storage. */
 static int range_parts(struct pst_request *req, uint64_t pos, uint64_t end, struct parts_arg *a)
 {
-	/* Copies for a kernel are listed after the read, so they can stop at the end of the
-	 * storage. Copies that were queued on the stream at submit copy all bytes. */
+	/* If a GPU kernel makes the copies, they are listed after the read, so they can stop at the
+	 * end of the storage. Otherwise the copies were queued on the stream at submit, and they
+	 * copy all bytes. */
 	uint64_t stop = req->stage->by_kernel
 				? atomic_load_explicit(&req->end_at, memory_order_relaxed)
 				: UINT64_MAX;
@@ -147,8 +148,8 @@ static int copies_add(void *arg, const struct pst_part *part, char *mem)
 	return 0;
 }
 
-/* Lists the copies of one round, which is the device's operations for one piece of the stage.
- * Returns false if the stage's list of copies is full. */
+/* Adds the copies of one round (the device's operations for one piece of the stage) to the stage's
+ * list of copies. Returns false if this list is full. */
 static bool round_list(struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;
@@ -160,7 +161,7 @@ static bool round_list(struct pst_request *req, unsigned round)
 	return !ret;
 }
 
-/* Sets *word to `value`, unless it is higher already. Several threads may do so at once. */
+/* Sets *word to `value`, unless *word is higher already. Several threads may do so at once. */
 static void word_raise(uint64_t *word, uint64_t value)
 {
 	uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -270,7 +271,7 @@ bool pst_stage_part(struct pst_request *req)
 		__atomic_store_n(&stage->round[i].count, 0, __ATOMIC_RELEASE);
 	if (left != arrived) {
 		/* Release all waits of the replays. Done in each call, because a replay that
-		 * arrives sets the word to 0. */
+		 * arrives sets `released` to 0. */
 		word_raise(&stage->words->released, UINT32_MAX);
 		return false;
 	}
@@ -281,7 +282,8 @@ bool pst_stage_part(struct pst_request *req)
 
 /* Called when lanes have moved all bytes of a round, which is one piece of the stage. For a read,
  * lets the stream copy them to the device. For a write, lets the stream fill the same memory with
- * the bytes of a later round. After the last round of a read, the stream passes the request. */
+ * the bytes of a later round. After the last round of a read, lets the stream continue after the
+ * request. */
 static void round_complete(struct pst_request *req, unsigned round)
 {
 	struct pst_stage *stage = req->stage;

@@ -7,10 +7,10 @@
  * application may hold the driver's lock until the stream is idle.
  *
  * The bytes of the request have places in the stage, which are numbered from 0. A place and its
- * storage offset have the same remainder by the storage's block length, so O_DIRECT works. The
- * places are cut into pieces of equal length. The operations for one piece are a round. The stage's
- * memory holds n pieces at a time: piece k uses the memory that piece k - n used before. Lanes and
- * the stream synchronise through these words in pinned memory:
+ * storage offset are equal modulo the storage's block length, so O_DIRECT works. The places are cut
+ * into pieces of equal length. The operations for one piece are a round. The stage's memory holds n
+ * pieces at a time: piece k uses the memory that piece k - n used before. Lanes and the stream
+ * synchronise through these words in pinned memory:
  *
  *	arrived		the stream stores 1 when it reaches the request
  *	released	lanes store it, and it only grows. Before the operations of round k, the
@@ -62,9 +62,9 @@ struct pst_stage {
 	unsigned pieces, rounds;
 	/* The value that the stream stores in `passed` when it has passed the request. */
 	_Atomic unsigned last;
-	/* True if a GPU kernel makes the copies of a round. It reads their addresses when it runs,
-	 * because they are not known at submit. If false, the copies were queued on the stream at
-	 * submit. */
+	/* True if a GPU kernel makes the copies of a round. The kernel reads the addresses of the
+	 * copies when it runs, because they are not known at submit. If false, the copies were
+	 * queued on the stream at submit. */
 	bool by_kernel;
 	/* For copies by the GPU kernel: the list of rounds, and the list of their copies. Both
 	 * lists are in pinned memory. */
@@ -98,8 +98,8 @@ uint64_t pst_stage_place(struct pst_request *req, uint64_t block);
  * write whose copies a GPU kernel makes, also lists the copies of all rounds. */
 void pst_stage_start(struct pst_request *req);
 
-/* Called for one part of a round, which is a rectangle of device memory. Its bytes are at `mem` in
- * the stage. */
+/* Called for one part of a round. A part is a rectangle of device memory, and its bytes are at
+ * `mem` in the stage. */
 typedef int pst_stage_part_fn(void *arg, const struct pst_part *part, char *mem);
 /* Calls fn for each part of a round. If fn returns a value other than 0, stops and returns it. */
 int pst_stage_parts(struct pst_request *req, unsigned round, pst_stage_part_fn *fn, void *arg);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sets of CPUs, and a parser of the kernel's CPU lists ("0-3,8"). The topology uses them to report
- * which CPUs are near a device. If a text is not a list as a whole, the parser must fail, and never
- * accept only a part of it.
+ * which CPUs are near a device. The parser must fail unless the whole text is a list. It must never
+ * accept only a part of the text.
  */
 #ifndef PST_CORE_CPUS_H
 #define PST_CORE_CPUS_H

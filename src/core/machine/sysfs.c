@@ -280,7 +280,7 @@ static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, 
 	len = readlinkat(fd, "", out, out_len);
 	ret = len < 0 ? -errno : 0;
 	close(fd);
-	/* The path is not a link: then readlinkat on the O_PATH descriptor fails with ENOENT. */
+	/* If the path is not a link, readlinkat on the O_PATH descriptor fails with ENOENT. */
 	if (ret == -ENOENT)
 		ret = -EINVAL;
 	if (!ret && (size_t)len == out_len)

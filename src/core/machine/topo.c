@@ -85,9 +85,8 @@ static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 	return -1;
 }
 
-/* Returns the index of the lowest bridge that is above both devices, or -1 if there is none. Sets
- * *far to a number of steps up the tree: from the device that is farther from this bridge to the
- * bridge. */
+/* Returns the index of the lowest bridge that is above both devices, or -1 if there is none. Counts
+ * the steps from each device up the tree to this bridge, and sets *far to the larger count. */
 static int common_bridge_find(const struct pst_topo *topo, int a, int b, int *far)
 {
 	int at, up_a, up_b;
@@ -142,10 +141,10 @@ const char *pst_nearness_name(int nearness)
 	return nearness < 0 || nearness > PST_NEAR_SYS ? "?" : names[nearness];
 }
 
-/* Checks the bridges above the device `from`, up to the bridge `top`, which itself is checked only
- * if `with_top` is true. Returns 1 if one of them redirects traffic between devices below it to the
- * root (PCIe ACS), and else 0. If that is not known of a bridge, and none redirects, returns
- * -ENODATA. */
+/* Checks the bridges above the device `from`, up to the bridge `top`, which itself is checked
+ * only if `with_top` is true. Returns 1 if one of them sends traffic between devices below it up
+ * to the root (PCIe ACS). Otherwise returns -ENODATA if this is not known for one of the
+ * bridges, else 0. */
 static int bridges_redirect(const struct pst_topo *topo, int from, int top, bool with_top)
 {
 	bool unknown = false;

@@ -88,7 +88,7 @@ struct pst_node {
 
 enum pst_end_kind { PST_END_GPU, PST_END_DRIVE, PST_END_NIC };
 
-/* A device at an end of transfers, where data comes from or goes to: a GPU, a drive or a NIC. */
+/* A device that is the source or the destination of transfers: a GPU, a drive or a NIC. */
 struct pst_end {
 	enum pst_end_kind kind;
 	/* "GPU0", "nvme0", "mlx5_0". GPUs are numbered by PCI address, not in CUDA's order. */

@@ -121,8 +121,8 @@ struct pci_place {
 /*
  * Parses the target of a device's link, such as
  * "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0". If the path contains a second host
- * bridge, that one is an Intel VMD controller. A device directly below it has no bridge above it,
- * and place->host is the first, outermost host bridge.
+ * bridge, that one is an Intel VMD controller. For a device directly below this controller,
+ * place->bridge is "", and place->host is the first, outermost host bridge.
  */
 static void pci_place_parse(const char *link, const char *bdf, struct pci_place *place)
 {

@@ -159,7 +159,8 @@ void pst_captured_free(struct pst_captured *cap)
 	*at = cap->next;
 	atomic_fetch_sub(&list_count, 1);
 	pthread_mutex_unlock(&list_lock);
-	/* When this count is 0, another thread may close the device, so do not use it any more. */
+	/* When this count is 0, another thread may close the device, so do not use the device after
+	 * this statement. */
 	atomic_fetch_sub_explicit(&cap->gpu->graphs, 1, memory_order_release);
 	tie_put(cap->tie);
 	free(cap->req.segs);

@@ -4,8 +4,8 @@
  * their operations are nodes of a CUDA graph. Each launch of the graph executes the operations
  * again, which is a replay. A captured request belongs to no queue. It and its pinned memory (its
  * stage) exist until the graph and all its executables are destroyed. stream.c captures requests
- * and starts the work of their replays. This file creates and frees captured requests, and makes
- * replays fail whose storage has been closed.
+ * and starts the work of their replays. This file creates and frees captured requests. It also
+ * makes a replay fail if the request's storage has been closed.
  */
 #ifndef PST_CORE_CAPTURED_H
 #define PST_CORE_CAPTURED_H
@@ -23,8 +23,8 @@ struct pst_captured {
 	struct pst_captured_tie *tie; /* shows whether the graph is destroyed */
 	struct pst_request req;
 	struct penstock_device *gpu;
-	/* Copy of segment 0 as it was submitted. Each replay starts from this copy. It then sets
-	 * the members whose values are read only when the stream reaches the request (struct
+	/* Copy of segment 0 as it was submitted. Each replay starts from this copy. When the stream
+	 * reaches the request, the replay sets the members whose values the stream supplies (struct
 	 * penstock_late). */
 	struct penstock_seg first;
 	uint64_t body, total; /* values of req.body and req.total at submit */

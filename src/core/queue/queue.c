@@ -42,8 +42,8 @@
 #define PREDICTED_BYTES (128u << 20)
 #define PREDICTED_RATE 50u   /* bytes per nanosecond that one PCIe link moves */
 #define PREDICTED_NS 300000u /* nanoseconds allowed for lanes to wake up */
-/* Maximum time in ns in which a lane drops a completed request from its list, unless the lane hangs
- * in a system call. */
+/* Maximum time in ns that a lane takes to drop a completed request from its list, unless the lane
+ * hangs in a system call. */
 #define HUNG_NS 1000000000u
 /* Normally a lane abandons a request that is past its deadline. A thread that waits on the queue
  * does so if the lane has not done it LATE_NS nanoseconds later. The delay keeps this thread from
@@ -88,8 +88,8 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 }
 
 /* Hook, called when the request has completed. If the request is in stream order, lets its CUDA
- * stream continue. The request's devices, lane and storage count the requests that use them;
- * subtracts the request there. Then pushes it onto its queue's list. */
+ * stream continue. Decrements the numbers of requests in flight of its other devices, its home lane
+ * and its storage. Then pushes the request onto its queue's list. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->stage)
@@ -423,7 +423,7 @@ static bool req_run_here(struct pst_request *req)
 		return false;
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	/* The report shows why the borrowed lane uses its engine, not the pump's reason. */
+	/* Report why the borrowed lane uses its engine, not why the pump's lanes use theirs. */
 	req->report.engine_why = lane->engine_why.why;
 	req->alone = true;
 	pst_pump_run(lane, req);
@@ -852,8 +852,8 @@ static unsigned list_count(const struct pst_request *list)
 	return count;
 }
 
-/* Frees the queue's memory. If lanes still have completed requests on their lists, the last of them
- * frees it. This thread must not wait for a lane that hangs in a system call. */
+/* Frees the queue's memory. If lanes still list completed requests, the lane that drops the last
+ * one frees the memory. This thread must not wait for a lane that hangs in a system call. */
 static void queue_leave_to_lanes(struct penstock_queue *q)
 {
 	unsigned used = atomic_load(&q->pool_used), free = list_count(q->free);
@@ -871,7 +871,7 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	/* A callback calls this function, and the harvest that runs it still uses the queue. */
+	/* A callback runs inside a harvest, which still uses the queue after the callback. */
 	if (q->in_callback) {
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;

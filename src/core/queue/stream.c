@@ -2,9 +2,9 @@
 /*
  * Implements stream-ordered requests, which start when a CUDA stream reaches them: see stream.h.
  * queue.c prepares them and passes them to a lane (worker thread) that never calls the driver. This
- * lane polls their streams through the pump's stream_hooks. It starts the requests that their
- * streams have reached, and drops those that their streams have passed. The thread that submits may
- * call the driver. Lanes must never do so, except to query whether the device still works.
+ * lane polls their streams through the pump's stream_hooks. It starts a request when the stream has
+ * reached it, and drops a request when the stream has passed it. The thread that submits may call
+ * the driver. Lanes must never do so, except to query whether the device still works.
  */
 #include "core/queue/stream.h"
 
@@ -74,7 +74,7 @@ static int shape_find(struct pst_request *req, struct pst_stage_shape *out, stru
 	out->empty =
 		!req->total || (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous);
 	out->places = pst_stage_place(req, out->block);
-	if (late) /* the final offset may split spans differently */
+	if (late) /* the values that the stream supplies may split the spans differently */
 		out->places += (3 * (uint64_t)req->seg_count + 1) * 2 * out->block;
 	for (unsigned i = 0; i < req->seg_count; i++)
 		copies += seg_copies(req, i);
@@ -110,8 +110,8 @@ struct queueing {
 	struct pst_err *err;
 };
 
-/* Queues on the stream the copy of one part of a round, which is a rectangle of device memory.
- * pst_stage_parts calls it for each part. */
+/* Queues the copy of one part of a round on the stream. A part is a rectangle of device memory.
+ * pst_stage_parts calls this function for each part. */
 static int queue_part(void *arg, const struct pst_part *part, char *mem)
 {
 	struct queueing *q = arg;
@@ -188,13 +188,13 @@ static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
 }
 
 /*
- * Returns whether copies may be queued on the stream at submit. They are faster than the kernel.
- * But a copy that waits for earlier work of its stream delays the copies of other streams that
- * share its hardware queue. The other streams may belong to worker threads, and the earlier work
- * may wait for the application. So at most COPIES_QUEUED copies are queued. They are queued only if
- * the stream is idle, if it still executes the queued copies of an earlier request, or if they do
- * not use a copy queue. The function counts the copies for the shortest pieces of pinned memory
- * that the request may get, because these need the most copies.
+ * Returns whether copies may be queued on the stream at submit. Such copies are faster than those
+ * of a GPU kernel. But a copy that waits for earlier work of its stream delays the copies of other
+ * streams that share its hardware queue. The other streams may belong to worker threads, and the
+ * earlier work may wait for the application. So at most COPIES_QUEUED copies are queued. They are
+ * queued only if the stream is idle, if it still executes the queued copies of an earlier request,
+ * or if they do not use a copy queue. The function counts the copies for the shortest pieces of
+ * pinned memory that the request may get, because these need the most copies.
  */
 static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
 			     bool idle)
@@ -404,11 +404,11 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Chooses the lane for a request that its stream has reached. A short request stays on this lane,
- * because waking another lane would take longer. A longer request would keep this lane from polling
- * streams, so it goes to the other lane with the least load. If several lanes are idle, the
- * function chooses the first of them. That one gets the most requests, so it has slept for the
- * shortest time. */
+/* Chooses the lane for a request after the request's stream has reached it. A short request stays
+ * on this lane, because waking another lane would take longer. A longer request would keep this
+ * lane from polling streams, so it goes to the other lane with the least load. If several lanes are
+ * idle, the function chooses the first of them. That one gets the most requests, so it has slept
+ * for the shortest time. */
 static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_request *req)
 {
 	struct pst_pump *pump = lane->pump;
@@ -430,7 +430,7 @@ static struct pst_lane *lane_choose(struct pst_lane *lane, const struct pst_requ
 	return best;
 }
 
-/* Passes a request that its stream has reached to the lane that lane_choose returns. */
+/* Passes a request, after its stream has reached it, to the lane that lane_choose returns. */
 static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_lane *other = lane_choose(lane, req);
@@ -446,7 +446,7 @@ static void req_pass_on(struct pst_lane *lane, struct pst_request *req)
 	pst_inbox_push(other, entry);
 }
 
-/* Starts a request that its stream has reached, or one with flag PENSTOCK_R_EARLY, which may start
+/* Starts a request whose stream has reached it. A request with flag PENSTOCK_R_EARLY may start
  * before that. */
 static void req_start(struct pst_lane *lane, struct pst_request *req)
 {
@@ -455,7 +455,8 @@ static void req_start(struct pst_lane *lane, struct pst_request *req)
 	if (!req_disarm(req))
 		return;
 	if (req_bind_late(req, &err)) {
-		req->total = 0; /* the spans may be incomplete, so the report names no offset */
+		/* Make the report name no offset, because the spans may be incomplete. */
+		req->total = 0;
 		req_fail_unstarted(req, &err);
 	} else if (req->total || pst_req_only_syncs(req)) {
 		pst_stage_start(req);
@@ -603,7 +604,8 @@ static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 /* Fails a replay (execution of a captured request) that cannot start. */
 static void req_refuse_replay(struct pst_request *req, const struct pst_err *err)
 {
-	req->total = 0; /* the spans may be incomplete, so the report names no offset */
+	/* Make the report name no offset, because the spans may be incomplete. */
+	req->total = 0;
 	req_disarm(req);
 	req_fail_unstarted(req, err);
 }

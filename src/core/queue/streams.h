@@ -16,15 +16,15 @@
 
 /* Unit in bytes in which memory for stages is allocated. */
 #define PST_STAGE_UNIT ((size_t)4096)
-/* Maximum number of bytes of one stream-ordered request. With it, two pieces and the lists for the
- * GPU kernel fit in a block of memory. */
+/* Maximum number of bytes of one stream-ordered request. The limit ensures that two pieces of the
+ * request, and the lists for the GPU kernel, fit in one block of memory. */
 #define PST_STAGE_PLACES_MAX ((uint64_t)1 << 30)
-/* Maximum number of copies in the lists for the GPU kernel. The lists and two pieces fit in a block
- * of memory. */
+/* Maximum number of copies in the lists for the GPU kernel. The limit ensures that the lists and
+ * two pieces fit in one block of memory. */
 #define PST_STAGE_COPIES_MAX 300000u
 #define PST_STAGE_BLOCKS_MAX 8u
 #define PST_STREAMS_REMEMBERED 64u
-#define PST_STAGES_MAX 1024u /* maximum number of such requests in flight */
+#define PST_STAGES_MAX 1024u /* maximum number of stream-ordered requests in flight */
 /* Maximum number of stages that requests captured in CUDA graphs occupy. They also occupy at most
  * half of the memory. So other requests always get a stage after some time. */
 #define PST_STAGES_CAPTURED_MAX (PST_STAGES_MAX / 2)
@@ -47,7 +47,7 @@ struct pst_streams {
 	struct pst_stage *owed;
 	struct pst_stage_block *blocks[PST_STAGE_BLOCKS_MAX];
 	unsigned block_count;
-	size_t units_used; /* number of units of all stages */
+	size_t units_used; /* number of units of memory that all stages occupy */
 	/* Number of units, and number of stages, that captured requests occupy. */
 	size_t units_captured;
 	unsigned stages_captured;
@@ -56,7 +56,7 @@ struct pst_streams {
 	struct pst_last_copies {
 		void *stream;
 		const struct pst_stage *stage;
-		uint64_t turn; /* `turn` of the stage at that time */
+		uint64_t turn; /* `turn` of the stage for that request */
 	} last_copies[PST_STREAMS_REMEMBERED];
 };
 

@@ -11,7 +11,8 @@
  */
 #include "core/request/io_size.h"
 
-/* A measurement window is ignored if the drive never had so many calls in flight during it. */
+/* A measurement window is ignored if the drive never had at least this number of calls in flight
+ * during it. */
 #define CALLS_LEAST 8
 /* Number of measurement windows after which the length that is not in use is measured again.
  * Ignored windows do not count. The measurement itself takes 2 windows. */

@@ -13,9 +13,9 @@
  *   path that costs the least CPU time, and effort fast the path that costs the most. There is one
  *   exception with effort fast: a path that can be used at the same time as another one (mixed)
  *   comes before that other path. The other paths follow, the most direct path first.
- * - In each list, the paths that are not quick on this route come last.
+ * - In each list, the paths whose facts.quick is false for this route come last.
  * - With efforts balanced and fast, a path that can be mixed carries bytes together with the next
- *   path of the list for warm bytes, if both are quick and use the page cache.
+ *   path of the list for warm bytes, if both have facts.quick and use the page cache.
  */
 #include "core/request/plan.h"
 
@@ -73,8 +73,8 @@ static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
 	list[n] = (uint8_t)path;
 }
 
-/* Returns whether the path at position `at` of the list for warm (cached) bytes is quick, which its
- * probe has found out, and uses the page cache. */
+/* Returns whether the path at position `at` of the list for warm (cached) bytes uses the page cache
+ * and is fast on this route (facts.quick). */
 static bool plan_warm_quick(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned at)
 {
 	unsigned i = plan->list[PST_WARM][at];

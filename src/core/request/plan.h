@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: the paths that a request may use, in order of preference. A function without side effects
- * computes three lists from the results of the path probes. They are for cold bytes (not in the
- * page cache), for warm bytes (in the page cache), and for bytes of unknown residency. It does no
- * I/O and no allocation. Requests, `penstock explain` and the property tests call the same
+ * Plans: the paths that a request may use, in order of preference. One function computes three
+ * lists from the results of the path probes: for cold bytes (not in the page cache), for warm bytes
+ * (in the page cache), and for bytes of unknown residency. The function has no side effects, does
+ * no I/O and allocates nothing. Requests, `penstock explain` and the property tests call the same
  * function.
  */
 #ifndef PST_CORE_PLAN_H
@@ -71,8 +71,9 @@ struct pst_route {
 	/* Reads back a chunk that was written by a path with facts.canary, and compares the bytes.
 	 * The lane calls this function before the chunk completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
-	/* For each path: 0 as long as all chunks that the library has read back after a write had
-	 * arrived. After a chunk that had not arrived, the negated reason (enum penstock_why). */
+	/* For each path, what the library has found out by reading back written chunks. 0 as long
+	 * as the bytes of all these chunks had arrived. After a chunk whose bytes had not arrived:
+	 * the negated reason (enum penstock_why). */
 	_Atomic int write_proof[PST_PATHS_MAX];
 	/* For each path: bit i is set after the library has read back a write to drive i of the
 	 * storage, and all bytes had arrived. */
@@ -86,7 +87,7 @@ struct pst_route {
 	_Atomic uint64_t stamp;
 	/* Earliest time in ns of the next test read; 0 if it may run at any time. */
 	_Atomic uint64_t retest_after_ns;
-	uint64_t retest_pause_ns; /* length of the last pause, in ns */
+	uint64_t retest_pause_ns; /* length of the last pause between two tests, in ns */
 	unsigned retests_failed;  /* number of repeated tests that found no written bytes */
 	/* Route that this one replaced, or NULL. Requests may still use the older route. */
 	struct pst_route *older;

@@ -343,7 +343,7 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 /* ---- the report ---- */
 
 /* Which kinds of paths carried a read's bytes. This shows whether the bytes were in the page cache.
- * It is not known if the storage could not report it, or if the caller named the path. */
+ * `known` is false if the storage could not report that, or if the caller named the path. */
 struct found {
 	bool known;
 	bool cached; /* whether paths that use the page cache carried bytes */

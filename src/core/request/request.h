@@ -105,8 +105,8 @@ struct pst_request {
 	unsigned losses;
 	uint64_t deadline_ns;
 	int forced; /* index of the path that the caller named; -1 if the plan decides */
-	/* Path that wraps the path of the chunks, such as path fault: it starts them in place of
-	 * that path. NULL if there is none. */
+	/* Path that wraps the path of the chunks, and starts the chunks in its place; for example,
+	 * path fault, which injects errors. NULL if there is none. */
 	const struct pst_path_ops *wrap;
 	uint64_t wrap_state[10]; /* the wrapping path's arguments */
 	void *user;
@@ -223,8 +223,8 @@ void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
 void pst_req_end_at(struct pst_request *req, uint64_t off);
 /* Returns the result of a request whose bytes have all moved or failed: bytes or -errno. */
 int64_t pst_req_result(struct pst_request *req);
-/* Adds the bytes that a chunk has moved, the bytes that the CPU copied for it, and the bytes that
- * it wrote to host memory to the request's counters. */
+/* Adds three numbers to the request's counters: the bytes that a chunk has moved, the bytes that
+ * the CPU copied for it, and the bytes that were written to host memory for it. */
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 
 /*

@@ -12,9 +12,9 @@
 
 #include "core/request/plan.h"
 
-/* Minimum length in bytes of a gap between two rows of a segment that a read leaves out. A read
- * also moves a gap that is shorter than that, or shorter than a row. Leaving out less than a page
- * saves nothing, because drives read whole pages. */
+/* A read leaves out a gap between two rows of a segment only if the gap has at least this length in
+ * bytes and is longer than a row. Leaving out less than a page saves nothing, because drives read
+ * whole pages. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -401,8 +401,8 @@ static int spans_number(struct pst_request *req, struct pst_err *err)
 			req->body = at;
 		req->spans[i].start = at;
 		if (add_over(at, span_numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
-			/* This can happen although spans_collect has checked the segments, because
-			 * the bytes of gaps between rows are numbered too if they are read. */
+			/* This can happen although spans_collect has checked the segments: a read
+			 * that moves the gaps between rows also numbers the bytes of these gaps. */
 			return seg_too_long(req->spans[i].seg_first, err);
 	}
 	req->total = at;

@@ -224,7 +224,7 @@ static bool route_is_stale(const struct pst_route *route)
 		       atomic_load_explicit(&route->stamp, memory_order_relaxed);
 }
 
-/* Tests the paths of a route again that could not be tested before. If some could be tested this
+/* Tests again those paths of a route that could not be tested before. If some could be tested this
  * time, makes a new route that replaces the old one. Requests in flight keep the old route, which
  * is not freed before the storage closes. */
 static void route_retest(struct pst_route *old, struct pst_route **out)

@@ -3,9 +3,9 @@
  * A route: one storage, one device and one direction, with the state of each path and a plan for
  * every class and effort. penstock_prepare or the first submit makes it. A route does not change
  * and stays in use until its storage closes, with one exception. If a path could not be tested
- * because the storage had no written bytes, a later request may replace the route by one with a new
- * test. Reports point to texts in the route, so the route is freed only when no such report exists
- * any more.
+ * because the storage had no written bytes, a later request may test the path again and replace the
+ * route by a new one. Reports point to texts in the route, so the route is freed only when no such
+ * report exists any more.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H
@@ -43,10 +43,10 @@ static inline int pst_route_get(struct penstock_storage *from, struct penstock_d
 	return *out && !(*out)->unproven ? 0 : pst_route_make(from, dev, op, out, err);
 }
 
-/* Returns a text that explains why no path of the route meets the class `require`. It is the reason
- * of a path that is usable but of a lower class. If there is no such path, it is the reason of the
- * first unusable path that suits the device's kind (host or GPU). The text is part of the route, so
- * it is freed with the route. */
+/* Returns a text that explains why no path of the route meets the class `require`. If a path is
+ * usable but has a lower class, the text is the reason for that. Otherwise it is the reason why the
+ * first path that suits the device's kind (host or GPU) is unusable. The text is part of the route,
+ * so it is freed with the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
 /* Drops the references of a closing storage to all its routes. */
