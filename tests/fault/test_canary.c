@@ -257,7 +257,7 @@ static void only_written_extents_prove(void **state)
 		if (i < 2)
 			expect_refused(PENSTOCK_WHY_UNPROVEN, "written extent");
 	}
-	/* One written block at the very end of the file is enough. */
+	/* If only the last block of the file has been written, the canary can prove the path. */
 	fd = open(name, O_RDWR | O_TRUNC);
 	memset(mem, 0x5a, 4096);
 	assert_int_equal(pwrite(fd, mem, 4096, LEN - 4096), 4096);
