@@ -38,8 +38,8 @@ test-all: lab-fetch
 	@tools/bootstrap s3 dev
 	@tests/run
 
-# Repeats rare events often: saves of checkpoints that are killed, and checkpoints with damaged
-# bytes. Takes about half an hour.
+# Repeats tests of rare events many times: a process is killed while it saves a checkpoint, or bytes
+# of a checkpoint are damaged. Takes about half an hour.
 soak: build
 	@tests/run ckpt-long
 

@@ -171,15 +171,17 @@ bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
 int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		   uint64_t len, uint64_t first, uint64_t window);
 
-/* How a program without Penstock reads a cached file into the GPU, by raw calls: system calls and
- * driver calls of its own. */
+/* How a program without Penstock reads a cached file into the GPU. It makes the system calls and
+ * driver calls itself (raw calls). */
 struct mixed_way {
 	unsigned threads; /* Number of threads that read pieces into pinned memory. */
 	uint64_t piece;	  /* Number of bytes that such a thread reads at once. */
 	/* Most bytes of the page cache that an additional thread registers with the driver in one
 	 * call; 0 if there is no additional thread. */
 	uint64_t window;
-	bool passes; /* Whether the additional thread queues the copies of the other threads. */
+	/* Whether the additional thread also queues the copies of the pieces that the other threads
+	 * have read. */
+	bool passes;
 };
 /* Measures reads in the given way. Writes one row of the CSV. See gpu_mixed.c. */
 int gpu_mixed_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,

@@ -107,8 +107,8 @@ static int warm_rounds(struct bench *b, const char *group)
 }
 
 /* Measures cached reads by path mapped, by path bounce, and by both paths at once (mixed). For
- * comparison, calls without Penstock (raw calls) alternate with the library's reads. They do the
- * same work, with as many threads as the library and pieces of the same length. */
+ * comparison, calls without Penstock (raw calls) alternate with the library's reads. The raw calls
+ * do the same work, with as many threads as the library and pieces of the same length. */
 static int section_mixed(struct bench *b)
 {
 	static const struct mixed_way raw_bounce = {8, MIB, 0, false};
@@ -151,8 +151,8 @@ static int section_warm(struct bench *b)
 	return warm_rounds(b, "warm");
 }
 
-/* Measures warm reads, with the options -g and -r for the CSV columns `group` and `rep`.
- * bench/peers.py runs this section between its measurements of other programs. */
+/* Measures warm reads. The options -g and -r set the CSV columns `group` and `rep`. bench/peers.py
+ * runs this section between its measurements of other programs. */
 static int section_beside(struct bench *b)
 {
 	return warm_rounds(b, b->group);
@@ -255,8 +255,8 @@ static int cold(struct bench *b)
 	struct drive_way loop;
 	int ret = cold_start(b, &c, "cold", 0);
 
-	/* A loop of one thread has as many calls in flight as all threads of c.way, the drive's
-	 * fastest way, have together. */
+	/* c.way is the fastest way to read the drive. Its threads together have threads * depth
+	 * calls in flight. The loop has only one thread, with the same number of calls. */
 	loop = (struct drive_way){"uring", 1, c.way.threads * c.way.depth, c.way.block};
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;

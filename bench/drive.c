@@ -15,8 +15,8 @@
 
 #include "bench.h"
 
-/* Length of the buffer that all threads share, in bytes. It has room for one block of each call in
- * flight, with every struct drive_way that the benchmarks use. */
+/* Length in bytes of the buffer that all threads share. Each call in flight uses one block of the
+ * buffer. The length is enough for every struct drive_way that the benchmarks use. */
 #define BUFFER (64u << 20)
 #define THREADS_MAX 32
 #define WARM_THREADS 8

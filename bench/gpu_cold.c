@@ -40,8 +40,8 @@ static int copy_poll(void *arg)
 	unsigned slot = c->slot[c->head % RAW_DEPTH_MAX];
 
 	if (c->gpu->api->cuEventQuery(c->event[slot]) == PST_CU_NOT_READY)
-		/* The copy is not done. Other results count as done, also errors, because the
-		 * comparison of the bytes detects a failed copy. */
+		/* The copy is not done. With any other result, even an error, the copy counts as
+		 * done, because the comparison of the bytes detects a failed copy. */
 		return -1;
 	c->head++;
 	return (int)slot;

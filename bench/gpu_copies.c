@@ -75,8 +75,8 @@ static int queues_sync(struct queues *q)
 	return rc;
 }
 
-/* Copies `len` bytes in pieces of `piece` bytes, on `streams` streams in turn. Records an event
- * in a stream after each `every` bytes of that stream, but no event if `every` is 0. */
+/* Copies `len` bytes in pieces of `piece` bytes, on `streams` streams in turn. If `every` is not 0,
+ * records an event in a stream whenever it has queued `every` more bytes there. */
 static int copy_pieces(struct bench *b, struct queues *q, size_t piece, unsigned streams,
 		       size_t every, unsigned rep)
 {

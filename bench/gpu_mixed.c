@@ -146,7 +146,8 @@ static int pieces_queue(struct worker *w)
 	return rc;
 }
 
-/* Queues the copies of the other threads. Sets *more if one of them has not ended. */
+/* Queues the copies of the pieces that the other threads have read. Sets *more to whether any of
+ * these threads still runs. */
 static int others_queue(struct job *job, bool *more)
 {
 	int rc = 0;
@@ -178,8 +179,8 @@ static void *window_main(void *arg)
 		if (!w->ret && job->way->passes)
 			w->ret = others_queue(job, &more);
 	}
-	/* Queues the copies of the other threads until these threads have ended, even if this
-	 * thread has failed, because the other threads wait for their copies. */
+	/* Continues to queue copies for the other threads until they have ended, even if this
+	 * thread has failed. Without these copies, the other threads would wait forever. */
 	while (more) {
 		int ret = others_queue(job, &more);
 

@@ -5,7 +5,8 @@
  * kinds of reads have fixed values or late values (the library reads length and offsets when the
  * stream reaches the read). Reads follow each other without a pause, or with pauses of 5 ms, as
  * between the tokens of a language model. The bytes are cached, so the drive has no influence.
- * The last rows are the CPU time of a second without and with a graph that is not launched.
+ * The last two rows have the CPU time of the process in an idle second: first without a graph, then
+ * with a graph that the program does not launch.
  */
 #include <dlfcn.h>
 #include <errno.h>

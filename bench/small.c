@@ -298,7 +298,7 @@ err_close:
 	return NULL;
 }
 
-/* Measures random reads by fio, once for each of the first `count` ways of its list. */
+/* Measures random reads by fio, once for each of the first `count` elements of fio_ways. */
 static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigned rep,
 		     unsigned count)
 {
@@ -312,8 +312,8 @@ static void fio_rows(struct bench *b, const char *group, unsigned depth, unsigne
 	}
 }
 
-/* Measures random reads once in each way of `ways`: by a queue, an inline lane or one call for each
- * read, with an effort. Adds a row for each, in which `prefix` precedes the name of the way. */
+/* Measures random reads once for each element of `ways`, which states how the reads are made.
+ * Writes a row of the CSV for each element. Its name in the row is `prefix` and ways->name. */
 static int random_rows(struct bench *b, struct random_run *r, const char *group, unsigned depth,
 		       unsigned rep, const struct way *ways, const char *prefix)
 {
@@ -415,8 +415,9 @@ static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64
 	return gpu_bad("plain read", rc);
 }
 
-/* Measures the least time and CPU time that a read into GPU memory can take, without Penstock.
- * One thread makes one plain read and one copy, and polls until the copy is done. */
+/* Measures the least time and CPU time that a read into GPU memory can take, without Penstock. One
+ * thread repeats the same steps: it makes one plain read and one copy, and polls until the copy is
+ * done. */
 static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
 {
 	char *pinned = gpu_pinned_mem(MIB);

@@ -37,8 +37,8 @@ struct stream_run {
 	uint64_t late_len[COUNT_MAX], late_off[COUNT_MAX], late_buf[COUNT_MAX];
 	const char *path;
 	struct penstock_done done[COUNT_MAX];
-	/* Two numbers in pinned memory. In the case `held`, the streams wait until the first
-	 * reaches `turn`. In calls_row(), the streams write the second. */
+	/* Two numbers in pinned memory. In the case `held`, the streams wait until word[0] reaches
+	 * `turn`. In calls_row(), the streams write word[1]. */
 	uint64_t *word;
 	uint64_t turn;
 };
@@ -136,8 +136,8 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 	for (unsigned i = 0; i < count && !ret; i++) {
 		int n = penstock_submit(r->q, &r->reqs[i], 1, NULL);
 
-		/* All pinned memory of the library is in use. Waits for one read, then submits
-		 * this read again. */
+		/* -EAGAIN: all pinned memory of the library is in use. Waits until an earlier
+		 * read has completed, then submits this read again. */
 		if (n == -EAGAIN && how != STREAM_HELD) {
 			ret = reads_harvest(r, 1, len);
 			harvested += !ret;
@@ -211,10 +211,11 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 }
 
 /*
- * Queues for each read the least that a stream needs of the driver to deliver one read: a wait for
- * a word, a copy from pinned memory, and the write of a word, which tells the CPU that the memory
- * can be filled again. The awaited word is already set, and nobody reads the file. So a library
- * that copies each read on its own cannot deliver reads in stream order faster than this.
+ * Measures the fewest driver calls with which a stream can deliver a read. For each read, queues a
+ * wait for a word, a copy from pinned memory, and the write of a word. The CPU learns by this write
+ * that it can fill the memory again. The awaited word is already set, and nobody reads the file. So
+ * a library that makes one copy for each read cannot deliver reads in stream order faster than
+ * this.
  */
 static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
 		     unsigned rep)

@@ -16,7 +16,8 @@
 /* The measured call is repeated until the calls of one sample have summed this many bytes. */
 #define SAMPLE_BYTES (4 * GIB)
 
-/* Fills `count` ranges of `len` bytes each, one after the other in memory. */
+/* Returns an array of `count` arguments for penstock_sum. They describe adjacent ranges of `len`
+ * bytes each, which begin at `mem`. */
 static struct penstock_sum_args *ranges_make(struct penstock_device *dev, const char *mem,
 					     uint64_t len, unsigned count)
 {

@@ -135,9 +135,9 @@ static int section_window(struct bench *b)
 	return ret;
 }
 
-/* Measures mixed reads. First measures raw calls (without Penstock) that register page cache and
- * read it at the same time, with several numbers of threads and lengths of pieces. Then measures
- * the library with several numbers of lanes (threads). */
+/* Measures mixed reads. First measures raw calls (without Penstock): one thread registers page
+ * cache, and other threads read pieces of it into pinned memory. The number of threads and the
+ * length of the pieces vary. Then measures the library with several numbers of lanes (threads). */
 static int section_mixed_ways(struct bench *b)
 {
 	static const struct mixed_way ways[] = {

@@ -15,7 +15,7 @@
 
 /* Capacity in bytes of a message on standard error, enough for two long paths and a sentence. */
 #define LINE_MAX_BYTES 9216
-/* Largest number of options of a command that an error message can suggest. */
+/* Maximum number of a command's options that next_option() compares with a misspelt option. */
 #define OPTIONS_MAX 80
 
 enum {
@@ -62,9 +62,9 @@ int flush_output(void);
 /* ---- options ---- */
 
 void print_usage(FILE *f, const struct command *cmd);
-/* Calls getopt_long and returns the option. Returns -1 after the last option, and 'h' after it
- * has printed the help. After an error it prints the error with the most similar option, and
- * returns '?'. */
+/* Calls getopt_long and returns the option. Returns -1 after the last option, and 'h' after it has
+ * printed the help. If an option is wrong, prints an error, which suggests a similar option if
+ * there is one, and returns '?'. */
 int next_option(int argc, char **argv, const struct command *cmd, const struct option *options);
 /* Returns the word of the NULL-terminated list that is most similar to `word`, or NULL if none
  * is similar. */
@@ -74,8 +74,8 @@ const char *closest(const char *word, const char *const *words);
 const char *storage_path(const char *storage);
 
 /* These functions parse the value of an option. After an error they print a message and return
- * false, except that parse_number() prints nothing. pst_size_parse describes the form
- * of a size. */
+ * false, except that parse_number() prints nothing. The comment at pst_size_parse() describes the
+ * form of a size. */
 bool parse_size(const char *option, const char *text, uint64_t *out);
 bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool parse_count(const char *option, const char *text, unsigned min, unsigned max, unsigned *out);

@@ -81,8 +81,8 @@ double bench_percentile(const struct bench_result *r, double share)
 
 /* ---- page cache ---- */
 
-/* Maximum number of attempts to have all or no pages of the file in the page cache. On a busy
- * machine another process can change the cache between two queries. */
+/* Maximum number of attempts to bring all pages of the file into the page cache, or to drop all of
+ * them. On a busy machine, another process can change the cache after an attempt. */
 #define CACHE_TRIES 4
 
 /* Drops the file's pages from the page cache. Returns whether the pages are proven to be gone. */
@@ -191,7 +191,8 @@ static uint64_t next_offset(struct bench_state *r)
 
 	if (!r->a->random) {
 		n = r->next++;
-		/* r->step leads to every block once, and successive blocks are far apart */
+		/* With the increment r->step, the run visits every block once, and successive
+		 * blocks are far apart. */
 	} else if (r->by_cache) {
 		r->next++;
 		n = r->random = (r->random + r->step) % blocks;

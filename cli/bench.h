@@ -13,7 +13,7 @@ struct bench_args {
 	const char *storage, *device, *path, *engine;
 	uint64_t block, size;
 	unsigned depth, lanes;
-	unsigned round, rounds; /* number of the present round, from 1 on, and of all rounds */
+	unsigned round, rounds; /* number of the current round (the first is 1); count of rounds */
 	double runtime;
 	bool write, random, cold, warm, cpu_load, limits, json, overwrite, own_lane, quiet;
 	enum penstock_class require;

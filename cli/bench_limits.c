@@ -74,7 +74,7 @@ static void job_by_calls(struct limit_job *j, char *mem)
 	}
 }
 
-/* Submits a call for the next block, with the memory of slot number `slot` at `mem`. Each call is
+/* Submits a call for the next block, with slot number `slot` of the buffer `mem`. Each call is
  * submitted alone, because the block layer merges adjacent calls into long ones, which some drives
  * serve slower. Returns false if there is no further block. */
 static bool ring_submit(struct limit_job *j, struct ring *ring, char *mem, uint64_t slot,

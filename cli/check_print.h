@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints the output of `penstock check` for people. Also returns the names of the states, layers
- * and needs of gates, which are conditions of a path. */
+/* Prints the output of `penstock check` for people. A gate is a requirement of a path. These
+ * functions also return the names of a gate's states, layers and needs. */
 #ifndef PENSTOCK_CLI_CHECK_PRINT_H
 #define PENSTOCK_CLI_CHECK_PRINT_H
 

@@ -76,8 +76,8 @@ static int ckpt_parse(int argc, char **argv, struct ckpt_args *a)
 	return fail(EXIT_USAGE, "there is no '%s', use list, verify or prune", argv[optind]);
 }
 
-/* Prints the library's message or, if a signal has stopped the command, prints that. Returns the
- * exit code. */
+/* Prints the library's message or, if a signal has stopped the command, the name of the signal.
+ * Returns the exit code. */
 static int ckpt_fail(void)
 {
 	char text[64];

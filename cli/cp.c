@@ -57,9 +57,10 @@ struct copy {
 	int dir;
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
-	/* after the commit of an S3 object: number of its parts sent by RDMA and by HTTP, and why
-	 * the first of the latter went by HTTP */
-	unsigned parts_rdma, parts_http;
+	/* after the commit of an S3 object: number of its parts that were sent by RDMA, number of
+	 * those of them that the server fetched out of the memory of a GPU, number of the parts
+	 * that were sent by HTTP, and the reason for the first part that was sent by HTTP */
+	unsigned parts_rdma, parts_device, parts_http;
 	char parts_why[PENSTOCK_TEXT_MAX];
 	double start, shown;
 };
@@ -534,6 +535,8 @@ static void report_print_json(const struct copy *c, double took)
 		json_int(&j, "rdma", c->parts_rdma);
 		json_int(&j, "http", c->parts_http);
 		json_text(&j, "reason", c->parts_why);
+		if (c->parts_device)
+			json_int(&j, "device", c->parts_device);
 		json_end(&j);
 	}
 	if (c->failed)
@@ -560,12 +563,18 @@ static void report_print(const struct copy *c, double took)
 				 "difference");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
-	if (c->parts_rdma || c->parts_http)
-		printf("  parts of the object: %u by RDMA, %u by HTTP%s%s\n", c->parts_rdma,
-		       c->parts_http, c->parts_why[0] ? ": " : "", c->parts_why);
+	if (c->parts_rdma || c->parts_http) {
+		printf("  parts of the object: %u by RDMA", c->parts_rdma);
+		if (c->parts_device)
+			printf(" (%u out of the memory of %s)", c->parts_device,
+			       penstock_device_name(c->dev));
+		printf(", %u by HTTP%s%s\n", c->parts_http, c->parts_why[0] ? ": " : "",
+		       c->parts_why);
+	}
 }
 
-/* Stores how many parts of an S3 object were sent by RDMA and by HTTP, and why by HTTP. */
+/* Stores how many parts of an S3 object were sent by RDMA and how many by HTTP, and why parts were
+ * sent by HTTP. */
 static void parts_note(struct copy *c)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -574,6 +583,7 @@ static void parts_note(struct copy *c)
 		return;
 	c->parts_rdma = info.parts_rdma;
 	c->parts_http = info.parts_http;
+	c->parts_device = info.parts_device;
 	snprintf(c->parts_why, sizeof(c->parts_why), "%s", info.parts_why ? info.parts_why : "");
 }
 
@@ -646,7 +656,8 @@ static void copy_finish(struct copy *c)
 	if (c->failed)
 		abort_storage(c->to);
 	if (c->failed)
-		/* after a failed commit, a file with this name can exist that is not durable */
+		/* A failed commit can leave a file with the temporary name, which may not be
+		 * durable. */
 		temp_remove(c);
 	if (c->mem)
 		penstock_free(c->dev, c->mem);

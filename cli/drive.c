@@ -39,8 +39,8 @@ static bool line_read(const char *dir, const char *name, char *text, size_t len)
 	return got;
 }
 
-/* Returns whether the loop device with this folder in /sys reads from memory: its backing file is
- * read through the page cache, or is itself in memory. */
+/* Returns whether a loop device, whose folder in /sys is `dir`, reads from memory: its backing file
+ * is read through the page cache, or is itself in memory. */
 static bool loop_is_memory(const char *dir, unsigned depth)
 {
 	char text[4096];
@@ -63,7 +63,7 @@ static bool name_begins(const char *name, const char *prefix)
 	return !strncmp(name, prefix, strlen(prefix));
 }
 
-/* Returns whether the device with this folder in /sys reads from memory. */
+/* Returns whether a block device, whose folder in /sys is `dir`, reads from memory. */
 static bool device_is_memory(const char *dir, unsigned depth)
 {
 	char path[4096 + 300], real[4096];

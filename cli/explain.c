@@ -190,8 +190,8 @@ static int explain_main(int argc, char **argv)
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
-	/* the same spare memory after the buffer as in cp.c, so that explain names the path that
-	 * cp uses */
+	/* cp.c has the same spare memory after its buffers. So `explain` names the path that `cp`
+	 * uses. */
 	seg.room = 4096;
 	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
 	req.storage = st;

@@ -38,8 +38,8 @@ int gdsio_fail_lib(char *error)
 
 /* ---- files ---- */
 
-/* Returns the flag of open(2) that refuses a link as the file to write, unless the user allowed
- * to write through links. */
+/* Returns O_NOFOLLOW for a file to write, so that open(2) refuses a symbolic link. Returns 0 for a
+ * read, or if --overwrite allows writes through links. */
 static int link_flag(const struct gdsio_args *a)
 {
 	return a->write && !a->overwrite ? O_NOFOLLOW : 0;

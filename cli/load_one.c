@@ -102,9 +102,9 @@ static void load_tensors(struct loading *l)
 		load_note_lib(l);
 	}
 	l->took = seconds() - l->start;
-	/* l->report includes the copies from the group's windows, which are buffers that one rank
-	 * fills and all ranks copy from. The reports of single requests, which l->tally adds up, do
-	 * not. */
+	/* l->tally adds up the reports of single requests. These reports do not include the copies
+	 * from the group's windows, which are buffers that one rank fills and all ranks copy from.
+	 * l->report includes these copies. */
 	if (l->group) {
 		l->tally.cpu_copied = l->report.cpu_copied;
 		l->tally.dram_laid = l->report.dram_laid;

@@ -152,9 +152,9 @@ static void note_death(struct ranks *r, unsigned rank, int status)
 	signal_ranks(r, SIGTERM, false);
 }
 
-/* Number of seconds from the exit of a rank that could not join the group to the SIGTERM to the
- * other ranks. Without SIGTERM, these ranks may wait for the missing rank in vain. Within this
- * time, a rank that knows the cause can report it. */
+/* If a rank could not join the group and has exited, the ranks that still wait to join get SIGTERM
+ * after this number of seconds. Without SIGTERM, they could wait for the missing rank forever.
+ * Until then, a rank that knows the cause can report it. */
 #define GRACE_S 5
 /* Number of seconds after which a rank that still runs is killed, once another rank has failed.
  * Ranks learn of a failure through the group and exit. So a rank that still runs is stopped or
@@ -258,8 +258,8 @@ static int first_failure(const struct ranks *r)
 	return r->dead >= 0 ? r->dead : heard;
 }
 
-/* Copies the failure to report from its rank to `l`. Adds the rank's number, unless all ranks
- * failed in the same way. */
+/* Copies to `l` the failure of the rank that first_failure() chooses. Adds the rank's number,
+ * unless all ranks failed in the same way. */
 static void choose_failure(struct loading *l, const struct ranks *r)
 {
 	int which = first_failure(r);

@@ -12,7 +12,7 @@
 #include "penstock_weights.h"
 
 #define RANKS_MAX PENSTOCK_GROUP_MAX
-#define DEVICES_MAX RANKS_MAX /* At least one for each rank. */
+#define DEVICES_MAX RANKS_MAX /* enough for one device in each rank */
 #define WORDS_MAX 64
 _Static_assert(WORDS_MAX <= DEVICES_MAX, "every device that is named fits");
 
@@ -50,7 +50,7 @@ struct loading {
 	struct penstock_loaded *loaded;
 	struct penstock_load_report report;
 	struct tally tally;
-	struct part parts[RANKS_MAX]; /* One element for each device or rank. */
+	struct part parts[RANKS_MAX]; /* For each device; with --ranks, for each rank. */
 	unsigned part_count, files;
 	uint64_t total, tensors;
 	double start, shown, took;
@@ -61,9 +61,8 @@ struct loading {
 
 /* Number of the signal that stopped the command; 0 if none did. */
 extern volatile sig_atomic_t load_stopped;
-/* If `caught` is true, makes SIGINT, SIGTERM and SIGHUP set load_stopped, else lets these
- * signals end the process. Even if `caught` is true, the second signal of the same kind ends
- * the process, unless `always` is true, too. */
+/* If `caught` is false, SIGINT, SIGTERM and SIGHUP end the process. If `caught` is true, they only
+ * set load_stopped; but without `always`, a second signal of the same kind ends the process. */
 void load_catch_signals(bool caught, bool always);
 
 /* Records a failure and its exit code. Does nothing if a failure is already recorded. */

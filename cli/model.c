@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock model`, the planner. It computes how fast a storage path would be, and what
- * it costs that GPUs wait for storage. src/model has the models, which are pure functions. This
- * file parses the options; each parameter of a model is an option. It must never transfer bytes.
+ * Implements `penstock model`, the planner. It computes how fast a storage path would be, and the
+ * cost of the time in which GPUs wait for storage. src/model has the models, which are pure
+ * functions. This file parses the options; each parameter of a model is an option. It must never
+ * transfer bytes.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -422,8 +423,8 @@ static int args_run(struct model_args *a)
 	return a->sweep ? sweep_run(a) : compare_run(a);
 }
 
-/* Returns the model that the first argument names, or NULL if it is an option or missing. If it
- * is not a model's name, prints an error, sets *wrong and returns NULL. */
+/* Returns the model that the first argument names. Returns NULL if that argument is an option or
+ * missing. If the argument is no name of a model, prints an error, sets *wrong and returns NULL. */
 static const struct pst_model *named_model(int argc, char **argv, bool *wrong)
 {
 	const struct pst_model *m = NULL, *each;

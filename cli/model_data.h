@@ -26,9 +26,9 @@ struct model_measures {
 
 /*
  * Parses measurements and appends them to `out`. Accepts the JSON of `penstock bench`, `penstock
- * gdsio` and fio, result lines of gdsio, and JSON objects with "streams" and "gb_per_s". The text
- * must have a NUL after its `len` bytes; the function changes it. Returns NULL, or a text that
- * says what is wrong, with the number of the line in *line.
+ * gdsio` and fio, result lines of gdsio, and JSON objects with "streams" and "gb_per_s". `text`
+ * must have a NUL after its `len` bytes, and is overwritten during the parsing. Returns NULL, or an
+ * error message with the number of the wrong line in *line.
  */
 const char *model_data_parse(char *text, size_t len, struct model_measures *out, unsigned *line);
 /* Appends the measurements of a file. Returns 0, or an exit code after an error message. */

@@ -3,8 +3,8 @@
  * Implements `penstock model --calibrate`. Fits the free parameters of a model to measurements,
  * and prints how much the fitted model differs from each of them. Also predicts each measurement
  * from a fit to all others: only the error of such a prediction tells how good predictions are.
- * The model `pipeline` describes one path of Penstock, so it is fitted to the measurements of each
- * path on their own.
+ * The model `pipeline` describes one path of Penstock, so there is a separate fit for the
+ * measurements of each path.
  */
 #include "model_fit.h"
 
@@ -17,17 +17,18 @@
 #include "fit.h"
 #include "json.h"
 
-/* Base of a fit of the model `pipeline`. A hop is a device or link that the bytes pass. The fit
- * explains the measurements by one slow hop and a fixed time for each request. The other hops get
- * no latency and a bandwidth that no machine reaches, so that they do not limit the result. */
+/* Initial values of parameters in a fit of the model `pipeline`. A hop is a device or link that the
+ * bytes pass. The fit explains the measurements by one slow hop and a fixed time for each request.
+ * The other hops get no latency and a bandwidth that no machine reaches, so that they do not limit
+ * the result. */
 static const struct pst_model_setting pipeline_base[] = {
 	{"drive-us", 0}, {"copy-gbps", 1e6}, {"copy-us", 0}, {"dram-gbps", 1e6},
 	{"dram-us", 0},	 {"pcie-gbps", 1e6}, {"pcie-us", 0}, {"hbm-gbps", 1e6},
 	{"hbm-us", 0},	 {"home-us", 0},     {"wake-us", 0}, {"register-gbps", 1e6},
 };
 
-/* Base of a fit to reads from the page cache (paths bounce and mapped), in addition to
- * pipeline_base: no drive takes part, and requests overlap. */
+/* Further initial values, in addition to pipeline_base, if the measured reads came from the page
+ * cache (paths bounce and mapped): no drive takes part, and requests overlap. */
 static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"request-us", 0}};
 
 enum regime {
@@ -93,7 +94,7 @@ static int points_make(struct calibration *c)
 		struct pst_fit_point *p = &c->points[i];
 
 		p->measured = m->gbps;
-		p->result = 0; /* the throughput is the first result of both models */
+		p->result = 0; /* throughput, the first result of pipeline and of contention */
 		if (is_pipeline(c) && m->block >= 1) {
 			point_set(c, p, "size", m->block);
 			point_set(c, p, "depth", m->depth >= 1 ? m->depth : 1);
@@ -128,8 +129,8 @@ static int free_add(struct calibration *c, const char *name)
 	return 0;
 }
 
-/* Returns the parameters to fit, unless the user names them: fewer than the measurements if
- * possible, and only those that have an effect on one of the measurements. */
+/* Returns the parameters to fit if the user names none. Each of them has an effect on at least one
+ * measurement. If possible, there are fewer parameters than measurements. */
 static const char *free_default(const struct calibration *c)
 {
 	unsigned count = c->data->count;
@@ -218,8 +219,8 @@ static double start_value(const struct calibration *c, const struct pst_model_pa
 	return p->value;
 }
 
-/* Changes only parameters that the user has not given: sets the base of a fit, and start values
- * for the parameters to fit. */
+/* Sets the parameters before a fit: pipeline_base and cache_base, and a start value for each
+ * parameter to fit. Parameters that the user has given keep their values, except duration-ms. */
 static void base_set(struct calibration *c)
 {
 	struct model_run *r = c->run;
@@ -435,8 +436,8 @@ int model_calibrate(const struct model_run *r, const struct model_measures *data
 		else
 			fit_print_text(c, all->count > 0);
 		all->worst = fmax(all->worst, c->worst);
-		/* A path with too few measurements has no such error: c->worst_left_out is NAN. The
-		 * result for all paths then becomes NAN, too. */
+		/* If a path has too few measurements, none can be left out, and c->worst_left_out
+		 * is NAN. The result for all paths then becomes NAN, too. */
 		if (!(c->worst_left_out <= all->worst_left_out))
 			all->worst_left_out = isnan(all->worst_left_out) ? NAN : c->worst_left_out;
 		all->count++;

@@ -20,8 +20,8 @@ struct walk {
 	size_t path_len;
 	unsigned depth;
 	char ends[DEPTH_MAX];	    /* closing bytes of the open objects and arrays */
-	bool first[DEPTH_MAX];	    /* whether no member has been read */
-	size_t lens[DEPTH_MAX + 1]; /* for each of these objects and arrays: length of its path */
+	bool first[DEPTH_MAX];	    /* for each open object or array: it has no member yet */
+	size_t lens[DEPTH_MAX + 1]; /* for each open object or array: length of its path */
 	void (*value)(void *arg, const struct model_json_value *v);
 	void *arg;
 };

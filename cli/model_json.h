@@ -12,7 +12,7 @@
 enum model_json_kind {
 	MODEL_JSON_NUMBER, /* also true (1) and false (0) */
 	MODEL_JSON_TEXT,
-	MODEL_JSON_END /* an object ends; its path is "" at the top */
+	MODEL_JSON_END /* an object ends; `path` is "" for an outermost object */
 };
 
 struct model_json_value {
@@ -23,9 +23,9 @@ struct model_json_value {
 };
 
 /*
- * Passes each value in `text` to the function `value`. The text must have a NUL after its `len`
- * bytes; the function changes it. Returns NULL, or a text that says what is wrong, with the
- * number of the line in *line.
+ * Passes each value in `text` to the function `value`. `text` must have a NUL after its `len`
+ * bytes, and model_json_walk() overwrites it. Returns NULL, or an error message with the number of
+ * the wrong line in *line.
  */
 const char *model_json_walk(char *text, size_t len,
 			    void (*value)(void *arg, const struct model_json_value *v), void *arg,

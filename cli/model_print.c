@@ -59,7 +59,7 @@ static bool param_is_shown(const struct model_columns *c, unsigned i)
 	return false;
 }
 
-/* Prints the bandwidth of each stream, and how busy each link is that has carried bytes. */
+/* Prints the bandwidth of each stream, and the utilisation of each link that has carried bytes. */
 static void details_print(const struct model_run *r)
 {
 	const struct pst_model_space *s = r->space;

@@ -26,7 +26,7 @@ struct model_sweep {
 	int param; /* -1: no sweep */
 	double from, to;
 	unsigned count;
-	bool log; /* whether values have equal ratios, not differences */
+	bool log; /* whether successive values have equal ratios; else equal differences */
 };
 
 /* Parses the value of a parameter. Prints an error that begins with `option`. */

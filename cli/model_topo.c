@@ -261,9 +261,9 @@ static unsigned common_switches(const struct device *a, const struct device *b)
 	return n;
 }
 
-/* Returns the index of the drive or network card nearest to a GPU, or farthest from it if `far`
- * is set. If several are equally near, returns the one with the fewest streams. Returns -1 if the
- * machine has none. */
+/* Returns the index of the device of kind `kind` (drive or network card) that is nearest to a GPU
+ * or, if `far` is set, farthest from it. If several have the same distance, returns the one with
+ * the fewest streams. Returns -1 if the machine has no such device. */
 static int partner_find(struct build *b, const struct device *gpu, const char *kind, bool far)
 {
 	int best = -1, best_rank = 0;

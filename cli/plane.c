@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements `penstock plane`: parses its options, and runs the plane, a process that makes
- * transfers of S3 over RDMA for other processes. Access keys of the object store are never an
- * option. The plane gets them from the same places as s3:// URLs.
+ * Implements `penstock plane`: parses its options, and runs the plane, a process that transfers S3
+ * objects by RDMA for other processes. Access keys of the object store are never an option. The
+ * plane gets them from the same places as requests for s3:// URLs do.
  */
 #include <ctype.h>
 #include <pwd.h>
@@ -259,7 +259,8 @@ const struct command cmd_plane = {
 		"  --server-users LIST    users whose servers may open windows by shm1\n"
 		"  --require-encryption   use only transports that encrypt or stay on the host\n"
 		"  --metrics ADDRESS:PORT serve /metrics and /healthz there\n"
-		"  --tenants N            maximum number of tenants (64)\n"
+		"  --tenants N            maximum number of tenants (64); a user of --users\n"
+		"                         may have half of them\n"
 		"  --memory SIZE          memory that a tenant may share (16GiB)\n"
 		"  --buffers N            buffers of a tenant (256)\n"
 		"  --windows N            open windows of a tenant (1024)\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_uring by system calls alone, for measurements of limits. Used by bench_limits.c and by
+ * Uses io_uring by system calls alone, to measure limits. Called by bench_limits.c and by
  * bench/rawring.c. It shares no code with the library's io_uring engine, so that a mistake in that
  * engine cannot lower a limit.
  */
@@ -36,7 +36,7 @@ struct ring_io {
 int ring_open(struct ring *r, unsigned entries);
 /* Closes the io_uring, which cancels the calls in flight. */
 void ring_close(struct ring *r);
-/* Registers the buffer that contains the memory of all calls with `fixed`. Returns 0 or -errno. */
+/* Registers the buffer for all calls whose `fixed` is true. Returns 0 or -errno. */
 int ring_register(const struct ring *r, void *mem, size_t len);
 /* Puts a call into the submission queue. ring_enter submits it. */
 void ring_queue(struct ring *r, const struct ring_io *io);

@@ -19,9 +19,10 @@ static bool reason_is_better(enum penstock_why why, enum penstock_why than)
 	return than == PENSTOCK_WHY_CHOSEN_OTHER && why != PENSTOCK_WHY_NONE && why != than;
 }
 
-/* Adds `bytes` that `engine` carried on path `i`, and elects the path's engine. An engine's lead
- * grows with its own bytes and shrinks with the bytes of others. So an engine that carries more
- * than half of the path's bytes is elected in the end. */
+/* Adds `bytes` that `engine` carried on path `i`, and elects the main engine of the path
+ * (Boyer-Moore majority vote). The lead of the elected engine grows with its own bytes and shrinks
+ * with the bytes of other engines. If one engine carries more than half of the path's bytes, it is
+ * elected in the end. */
 static void tally_add_engine(struct tally *t, unsigned i, const char *engine, uint64_t bytes)
 {
 	if (t->engines[i] && !strcmp(t->engines[i], engine)) {

@@ -14,7 +14,7 @@ struct tally {
 	const char *engines[PENSTOCK_PATHS_MAX];
 	uint64_t engine_lead[PENSTOCK_PATHS_MAX];
 	enum penstock_why why[PENSTOCK_PATHS_MAX];
-	/* the sentence for each path's reason */
+	/* for each path: sentence that explains why[i], the reason why it was not used */
 	char text[PENSTOCK_PATHS_MAX][PENSTOCK_TEXT_MAX];
 	unsigned path_count;
 	uint64_t bytes, cpu_copied, dram_laid, retries, chunks;

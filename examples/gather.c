@@ -45,8 +45,8 @@ static uint64_t block_offset(const struct gather *g, uint64_t n)
 }
 
 /*
- * Fills the requests and their segments. penstock_submit copies them, but this program must keep
- * its own, because it submits a request again if the queue was full.
+ * Fills the requests and their segments. penstock_submit copies them, so a program may change them
+ * afterwards. This program keeps them, because it submits a request again if the queue was full.
  */
 static void make_requests(struct gather *g)
 {

@@ -19,8 +19,8 @@ import threading
 import botocore.client
 import botocore.exceptions
 
-# The bytes of a request go by RDMA, so its HTTP body is empty. This configuration lets boto3
-# compute neither a hash of the body nor a checksum in a trailer.
+# The bytes of a request go by RDMA, so its HTTP body is empty. With this configuration, boto3
+# computes no hash of the body, and sends no checksum in a trailer.
 CONFIG = botocore.client.Config(signature_version="s3v4",
                                 request_checksum_calculation="when_required",
                                 s3={"payload_signing_enabled": False})
@@ -75,8 +75,8 @@ class CopyArgs(Sized):
 
 
 class Memory:
-    """Memory, on the host or on a GPU, of which parts can be windows: a window is the range that
-    the server reads or writes by RDMA for one request."""
+    """Memory on the host or on a GPU. For each request, one range of it can be a window, which the
+    server reads or writes by RDMA."""
 
     def __init__(self, transport, length, device):
         self.transport, self.handle = transport, ctypes.c_void_p()
@@ -185,8 +185,8 @@ class Objects:
                 params["headers"][name] = value
 
     def _request(self, function, window, words):
-        """Makes a request with the headers of a window. Returns the response, which may report an
-        error, and the exception that boto3 raised, or None."""
+        """Makes a request with the headers of a window. Returns a pair: the response, which may
+        report an error, and the exception that boto3 raised (None if it raised none)."""
         self.local.headers = window.headers()
         try:
             return function(**words), None

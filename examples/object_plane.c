@@ -61,7 +61,8 @@ int main(int argc, char **argv)
 	}
 	rewind(file);
 	len = (size_t)end;
-	second = (len + 4095) / 4096 * 4096; /* page boundary where the object is read back to */
+	/* offset in the buffer, on a page boundary, to which the object is read back */
+	second = (len + 4095) / 4096 * 4096;
 	opts.plane = strcmp(argv[1], "-") ? argv[1] : NULL;
 	if (penstock_object_client_open(&opts, &client) < 0 ||
 	    penstock_object_alloc(client, NULL, second + len, &buffer) < 0) {

@@ -15,7 +15,8 @@
 
 struct gw_access_log {
 	char *path;
-	/* a thread that writes a line holds it for reading; `fd` changes under the write lock */
+	/* A thread that writes a line to `fd` holds this lock for reading. A thread that changes
+	 * `fd` holds it for writing. */
 	pthread_rwlock_t lock;
 	int fd;
 };

@@ -28,7 +28,8 @@ struct work {
 	/* hashes the parts' checksums; NULL unless the object gets a checksum of type COMPOSITE */
 	struct pst_hash *sum;
 	enum pst_hash_kind sum_kind;
-	/* checksum of the object's bytes (FULL_OBJECT), not of the parts' checksums (COMPOSITE) */
+	/* whether the checksum is that of the object's bytes (FULL_OBJECT); otherwise it is the
+	 * checksum of the parts' checksums (COMPOSITE) */
 	bool full;
 	uint64_t crc, at;
 	struct gw_partlist_writer lens;

@@ -464,9 +464,9 @@ static int plain_pass(struct exchange *x, const struct pst_http_head *head, uint
 
 /* Writes a reply's body of *left bytes into the client's window (memory of the client, written by
  * RDMA), piece by piece through the ring. If the first write fails, its bytes stay in the ring, and
- * the client gets the body by HTTP. `left` receives the number of bytes that have not been read.
- * Returns 0, or -EPIPE, or -EAGAIN if a later write has failed, so that the request must be
- * repeated. */
+ * the client gets the body by HTTP. *left becomes the number of bytes that have not been read.
+ * Returns 0, -EPIPE if the body cannot be read to its end, or -EAGAIN if a later write has failed,
+ * so that the request must be repeated. */
 static int window_fill(struct exchange *x, uint64_t *left)
 {
 	const uint64_t length = *left;

@@ -19,8 +19,9 @@
 #include "common/dir.h"
 #include "keypath.h"
 
-/* Age in seconds below which a folder's entry in its parent may not be on the drive yet. The
- * gateway or program that made the folder may have stopped before it synced the parent. */
+/* If a folder is younger than this number of seconds, its entry in the parent may not be on the
+ * drive yet. The gateway or program that made the folder may have stopped before it synced the
+ * parent. */
 #define YOUNG_S 600
 /* Maximum depth of the nested folders of one key: each folder's name stands for at least one byte
  * of the key. */
@@ -69,8 +70,8 @@ int gw_folder_settle(int dir, int tmp)
 	if (strchr(name, '/'))
 		return -EIO;
 	/* Another gateway on the same store may have done a part of these steps already, so a step
-	 * that is already done is no error. EEXIST means that an object with this key has been
-	 * stored since the folder exists; it replaces the moved object. */
+	 * that is already done is no error. EEXIST means that a new object with this key was stored
+	 * after the folder was made. The new object replaces the moved one. */
 	if (linkat(tmp, name, dir, GW_SELF, 0) && errno != EEXIST && errno != ENOENT)
 		return -errno;
 	if (fsync(dir))
@@ -157,7 +158,7 @@ static int replace_by_folder(int parent, const char *name, int tmp)
 	return ret == -ENOENT ? 0 : ret;
 }
 
-/* Makes a folder. Returns 0 if it has made it or if it exists, else a negative errno. */
+/* Makes a folder. Returns 0, also if the folder already exists, or a negative errno. */
 static int folder_add(int parent, const char *name, int tmp)
 {
 	int lock = lock_folders(tmp, LOCK_SH), ret = 0;
@@ -272,7 +273,8 @@ void gw_folder_prune(int bucket, const char *path)
 	}
 }
 
-/* A folder from which empty folders are removed, and its depth beneath the first folder. */
+/* A folder whose empty subfolders are removed, and its depth beneath the folder with which the
+ * removal began. */
 struct emptying {
 	int dir;
 	unsigned depth;

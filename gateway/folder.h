@@ -21,9 +21,9 @@ int gw_open_beneath(int dir, const char *path, int flags);
  * has been removed, or a file of another type, such as a symbolic link, has its name. */
 bool gw_is_gone(int code);
 
-/* If a folder needs the name of an object's file, the file becomes %self in the folder. The link
- * %moving in the folder shows that this move is not complete; then completes it. Returns 0 or a
- * negative errno. `tmp` is the store's folder for drafts. */
+/* If a folder needs the name of an object's file, the file becomes %self in the folder. As long as
+ * this move is not complete, the folder contains the link %moving. If `dir` contains this link,
+ * completes the move. Returns 0 or a negative errno. `tmp` is the store's folder for drafts. */
 int gw_folder_settle(int dir, int tmp);
 
 /* Opens the folder that contains the last name of a path, and makes missing folders. If a folder

@@ -50,8 +50,8 @@ static bool operation_find(struct gw_request *req)
 {
 	if (!gw_route(req) || !gw_auth(req))
 		return false;
-	/* A READY of hipobj-rc-v2 becomes the GET or PUT that its session has prepared. So its
-	 * operation and its rights are determined again. */
+	/* READY is a message of the protocol hipobj-rc-v2 (op_hipobj.h). It becomes the GET or PUT
+	 * that its session has prepared. So its operation and its rights are determined again. */
 	return req->op->run != gw_op_ready ||
 	       (gw_hipobj_begin(req) && gw_route(req) && gw_auth_rights(req));
 }

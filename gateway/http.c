@@ -287,10 +287,10 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	return ret;
 }
 
-/* Returns whether the reply to a request whose body is not wanted waits until the whole body has
- * arrived. After an earlier reply, libmicrohttpd closes the connection. So the gateway replies
- * earlier only if the body is longer than GW_DISCARD_MAX or of unknown length, or if the client
- * waits for "100 Continue". */
+/* Called for a request whose body is not wanted. Returns whether the gateway sends the reply only
+ * after the whole body has arrived. If it replied before, libmicrohttpd would close the connection.
+ * So it replies before only if the body is longer than GW_DISCARD_MAX or of unknown length, or if
+ * the client waits for "100 Continue". */
 static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
@@ -402,8 +402,9 @@ static void request_work(struct gw_job *job)
 	MHD_resume_connection(connection);
 }
 
-/* Lets a worker thread run a request that may take long; if no worker accepts it, runs it here.
- * Returns false if the request is short or the server has no workers. */
+/* Lets a worker thread run a request that may take long. If the pool does not accept the request,
+ * runs it on this thread. Returns false if the request cannot take long or the server has no
+ * workers. */
 static bool request_defer(struct gw_http *http, struct MHD_Connection *connection,
 			  struct gw_http_request *req)
 {

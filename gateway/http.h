@@ -30,7 +30,7 @@ struct gw_reply {
 	int fd;			 /* file with the body, or -1; the server closes it */
 	uint64_t at, len;	 /* range of the file */
 	bool close;		 /* whether to end the connection afterwards */
-	/* the body is that of the upstream's reply, from the request's stream */
+	/* whether the body is the body of the upstream's reply, from the request's stream */
 	bool streams;
 	/* If `streams` is true: whether `len` is the length of the body. Otherwise the length is
 	 * not known in advance. */

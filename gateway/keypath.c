@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* A path that is being built from a key; `full` means that it does not fit. */
+/* A path that is being built from a key; `full` means that the path is too long. */
 struct path {
 	char *at;
 	size_t len;
@@ -35,8 +35,8 @@ static void path_put_long(struct path *p, const char *part, size_t len)
 	path_put(p, part, len);
 }
 
-/* Returns the length of a component's file name, if the component of the key fits in one name. A
- * '%' at its begin takes two bytes more, because it is written as "%25". */
+/* Returns the length of the file name for a component of a key, if one file name is enough. A '%'
+ * at the start of the component takes two bytes more, because it is written as "%25". */
 static size_t name_len(const char *part, size_t len)
 {
 	return len && part[0] == '%' ? len + 2 : len;

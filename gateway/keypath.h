@@ -40,9 +40,10 @@ enum gw_name_kind {
 	GW_NAME_INTERN, /* %self or %moving */
 };
 
-/* Finds the part of a key that a file name stands for. Inside folders %+BYTES, `before` has the
- * first `inside` bytes of the long component, which are the BYTES of these folders; elsewhere,
- * `inside` is 0. `part` needs 256 bytes; the part's length is stored in `part_len`. */
+/* Finds the part of a key that the file name `name` stands for. If the file is in folders %+BYTES,
+ * `before` contains the BYTES of these folders, which are the first `inside` bytes of a long
+ * component. Otherwise `inside` is 0. `part` needs 256 bytes; the part's length is stored in
+ * `part_len`. */
 enum gw_name_kind gw_name_parse(const char *name, const char *before, size_t inside, char *part,
 				size_t *part_len);
 

@@ -53,15 +53,15 @@ void gw_meta_close(struct gw_meta *meta)
 }
 
 /* Writes the length and the modification time of a file, "LENGTH SECONDS.NANOSECONDS". A metadata
- * record has this text, so that a later change of the file makes it invalid. */
+ * record has this text, so that a later change of the file makes the record invalid. */
 static void stat_text(const struct stat *st, char out[80])
 {
 	snprintf(out, 80, "%lld %lld.%09ld", (long long)st->st_size, (long long)st->st_mtim.tv_sec,
 		 st->st_mtim.tv_nsec);
 }
 
-/* Writes the name of the separate file for an object's metadata record. It is used if the record is
- * not in an extended attribute of the object's file. */
+/* Writes the name of the separate file for an object's metadata record. This file is used if the
+ * object's file cannot have the record in an extended attribute. */
 static void record_name(const struct stat *st, char out[96])
 {
 	snprintf(out, 96, "%llx-%llx-%lx", (unsigned long long)st->st_ino,

@@ -29,7 +29,7 @@ struct gw_meta {
 void gw_meta_add(struct gw_meta *meta, const char *name, const char *value);
 /* Returns the first value with this name, or NULL. */
 const char *gw_meta_get(const struct gw_meta *meta, const char *name);
-/* Finds the next item; *at is 0 at first. Returns false after the last item. */
+/* Finds the next item. *at must be 0 before the first call. Returns false after the last item. */
 bool gw_meta_next(const struct gw_meta *meta, size_t *at, const char **name, const char **value);
 void gw_meta_close(struct gw_meta *meta);
 

@@ -41,6 +41,8 @@ struct gw_metrics {
 	/* requests with an RDMA token that the gateway could not serve, so that the bytes go by
 	 * HTTP, by reason */
 	atomic_ullong rdma_declined[GW_DECLINE_COUNT];
+	/* sessions of hipobj-rc-v2 that were refused because of the memory of other sessions */
+	atomic_ullong session_refused;
 	/* requests with an RDMA token whose transfer failed */
 	atomic_ullong rdma_failed;
 	/* names of the transports of RDMA, set before requests are served, and bytes by transport

@@ -194,8 +194,8 @@ bool gw_hipobj_begin(struct gw_request *req)
 		message_fail(req, ret);
 		return false;
 	}
-	/* If too many moves are in progress, the READY is refused before its session is taken. So
-	 * the client can repeat the READY. */
+	/* If too many transfers are in progress, the READY is refused, and its session stays in the
+	 * table. So the client can repeat the READY. */
 	if (!gw_rdma_enter(req)) {
 		message_fail(req, -EAGAIN);
 		return false;

@@ -238,8 +238,8 @@ void gw_op_complete(struct gw_request *req)
 
 	if (!ret)
 		ret = gw_upload_lock(&upload);
-	/* An earlier request may have completed the object. A gateway that was killed may not have
-	 * removed the upload afterwards. */
+	/* An earlier request may have completed the object, even if the upload still exists: the
+	 * gateway may have been killed before it removed the upload. */
 	if ((!ret || ret == -ENOENT) && complete_again(req)) {
 		if (!ret)
 			gw_upload_remove(&req->server->store, req->bucket, upload_id(req));
@@ -482,8 +482,8 @@ static void put_name(const struct upload_listing *l, struct pst_text *out, const
 	pst_text_put_str(out, ">");
 }
 
-/* Returns whether an upload comes after the markers that the request states, the end of the
- * previous page. */
+/* Returns whether an upload comes after the markers in the request. The markers name the last
+ * upload of the previous page. */
 static bool is_after(const struct upload_listing *l, const struct listed *u)
 {
 	int order = strcmp(u->key, l->key_marker);

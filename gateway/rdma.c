@@ -39,8 +39,8 @@ struct moved {
 /* A move (a transfer by RDMA) in progress, for which a worker thread waits. */
 struct ticket {
 	struct ticket *next;
-	/* whether the move counts in `active`; false in a session of hipobj-rc-v2, because the
-	 * session itself counts there */
+	/* whether this move adds 1 to gw_rdma.active; false in a session of hipobj-rc-v2, because
+	 * the session itself has added 1 */
 	bool counted;
 	sem_t done;
 	struct moved moved;
@@ -144,6 +144,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.require_encryption = o->encrypt;
 	opts.transports = o->transports;
 	opts.networks = o->networks;
+	opts.staging_max = GW_SESSIONS_BYTES;
 	if (o->device && penstock_device_open(o->device, NULL, &rdma->device) < 0) {
 		snprintf(why, why_len, "%s: %s", o->device, penstock_errmsg());
 		pthread_cond_destroy(&rdma->prepared);
@@ -226,6 +227,11 @@ int gw_rdma_prepare(struct gw_request *req, const char *token,
 	struct gw_rdma *rdma = req->server->rdma;
 	int ret;
 
+	ret = gw_sessions_reserve(rdma->sessions, session);
+	if (ret) {
+		atomic_fetch_add(&req->server->metrics.session_refused, ret == -EAGAIN);
+		return ret;
+	}
 	peer.address = req->http->remote;
 	/* `lock` is not held during penstock_object_prepare, because the network card may be slow.
 	 * Instead, `preparing` makes gw_rdma_cancel wait for the call's end. */
@@ -437,8 +443,9 @@ void gw_rdma_decline(struct gw_request *req, int code)
 	put_headers(req, PENSTOCK_READ, PENSTOCK_OBJECT_DECLINED, 0, false);
 }
 
-/* Writes the range of a session into the client's window. If that fails, the request fails, because
- * a READY of hipobj-rc-v2 has no body that could carry the bytes. */
+/* Writes into the client's window the range of the object that the session has prepared. If that
+ * fails, the request fails, because the reply to a READY of hipobj-rc-v2 has no body that could
+ * carry the bytes. */
 static enum gw_rdma_sent session_send(struct gw_request *req, const struct penstock_object_seg *seg,
 				      bool ranged)
 {

@@ -17,8 +17,8 @@
 struct gw_rdma;
 
 struct gw_rdma_options {
-	/* networks that have the other network cards of clients, as in penstock_object.h; NULL:
-	 * none */
+	/* networks in which clients have further network cards, such as "10.1.0.0/16" (see
+	 * penstock_object.h); NULL for none */
 	const char *networks;
 	const char *transports; /* names of the accepted transports; NULL for all */
 	/* GPU through which windows in memory of GPUs are accessed; NULL for none */
@@ -53,8 +53,8 @@ int gw_rdma_prepare(struct gw_request *req, const char *token,
 /* Takes the session `id` off the table if it belongs to the access key `owner`. The caller frees
  * it. Returns NULL if there is no such session. */
 struct gw_session *gw_rdma_session(struct gw_rdma *rdma, const char *id, const char *owner);
-/* Counts a session's request among the moves in progress until gw_rdma_leave is called. Returns
- * false if too many moves are in progress. */
+/* Counts a session's request as a move (transfer by RDMA) in progress until gw_rdma_leave is
+ * called. Returns false if too many moves are in progress. */
 bool gw_rdma_enter(struct gw_request *req);
 void gw_rdma_leave(struct gw_request *req);
 

@@ -23,7 +23,7 @@ struct repair {
 	uint64_t lease_s, upload_lease_s;
 	struct gw_repair_result *result;
 	/* negative errno if a move of an object's file to %self (folder.h) may be incomplete; 0 if
-	 * none is */
+	 * all moves are complete */
 	int unsettled;
 };
 
@@ -63,7 +63,7 @@ static bool is_older(const struct repair *r, const struct stat *st, uint64_t lea
 	return r->now - last > (time_t)lease_s;
 }
 
-/* Returns whether a gateway on this host has the draft open: it then holds a lock on it. */
+/* Returns whether a gateway on this host has the draft open: the gateway then has it locked. */
 static bool is_locked(int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

@@ -3,10 +3,10 @@
  * Removes files that crashed gateways have left in a root (the folder with the objects). Called by
  * `penstock serve --repair`, also while gateways work on the same root.
  *
- * A draft is a file that a gateway writes before it becomes an object. A gateway ends a transfer
- * that moves no bytes after --timeout. So a draft that has not changed for longer than the lease (a
+ * A draft is a file that a gateway writes before it becomes an object. If a transfer moves no bytes
+ * for --timeout, the gateway ends it. So a draft that has not changed for longer than the lease (a
  * time in seconds) has no owner, and is removed. On the same host, a lock (flock) on the draft also
- * shows its owner.
+ * shows that it has an owner.
  */
 #ifndef GW_REPAIR_H
 #define GW_REPAIR_H

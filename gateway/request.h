@@ -55,9 +55,9 @@ struct gw_request {
 	/* Window of the client's memory from which the request's body is read, or into which the
 	 * reply's body is written; NULL if there is none. Set by rdma.c. */
 	struct penstock_object_remote *remote;
-	/* why the request's token is declined, if it is */
+	/* why the gateway declines the request's token, if it does */
 	enum gw_decline decline;
-	/* Session of hipobj-rc-v2 whose GET or PUT this request is; NULL if there is none. */
+	/* Session of hipobj-rc-v2 that has prepared this GET or PUT; NULL if there is none. */
 	struct gw_session *session;
 	char range[64]; /* value of the header Range, if `session` has set it */
 	bool moves;	/* whether gw_rdma_enter has counted this request */

@@ -159,8 +159,8 @@ static bool op_matches(const struct gw_request *req, const struct gw_op *op, enu
 	return !has_other_sub(req, op) && (is_reading(req) || !has_unknown(req, op));
 }
 
-/* Operations that only the upstream implements: requests with GET or HEAD, which change nothing,
- * and all others. */
+/* Operations that only the upstream implements: other_read for GET and HEAD, which change nothing,
+ * and other_write for all other methods. */
 static const struct gw_op other_read = {"none", .body = GW_BODY_TEXT};
 static const struct gw_op other_write = {"none", .body = GW_BODY_TEXT, .write = true};
 

@@ -12,7 +12,7 @@
 enum gw_level { GW_SERVICE, GW_BUCKET, GW_OBJECT, GW_CONTROL };
 
 struct gw_op {
-	/* name of the operation: for requests of S3, that in S3's API reference */
+	/* name of the operation; for S3 requests, its name in the Amazon S3 API Reference */
 	const char *name;
 	const char *method;
 	enum gw_level level;

@@ -40,8 +40,8 @@ struct gw_options {
 	void (*notice)(const char *text);
 };
 
-/* Runs until a signal ends it. Returns 0; on an error, returns a negative errno and writes a
- * message to `why`. */
+/* Runs the gateway until a signal ends it. Returns 0; on an error, returns a negative errno and
+ * writes a message to `why`. */
 int gw_serve(const struct gw_options *options, char *why, size_t why_len);
 
 #endif

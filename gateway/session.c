@@ -13,9 +13,19 @@
 #include "common/digits.h"
 #include "core/base/clock.h"
 
+/* The memory of the sessions of one access key. */
+struct gw_share {
+	struct gw_share *next;
+	char *owner;
+	uint64_t bytes;
+	uint64_t wants_ms; /* time until which the access key counts as wanting memory */
+};
+
 struct gw_sessions {
 	int timer;
-	pthread_mutex_t lock;		  /* protects the members below */
+	pthread_mutex_t lock; /* protects the members below */
+	struct gw_share *shares;
+	uint64_t bytes;			  /* of all shares */
 	struct gw_session *first, **last; /* the oldest first */
 	bool stopped;
 };
@@ -65,10 +75,93 @@ void gw_session_free(struct gw_session *session)
 	if (!session)
 		return;
 	penstock_object_forget(session->remote);
+	if (session->table) {
+		pthread_mutex_lock(&session->table->lock);
+		session->share->bytes -= session->len;
+		session->table->bytes -= session->len;
+		pthread_mutex_unlock(&session->table->lock);
+	}
 	free(session->owner);
 	free(session->target);
 	free(session);
 }
+
+/* ---- memory ---- */
+
+/* Finds the share of an access key, or makes it. Frees shares without use. Stores the number of
+ * other access keys that want memory. The caller holds the lock. */
+static struct gw_share *share_find(struct gw_sessions *sessions, const char *owner, uint64_t now,
+				   unsigned *others)
+{
+	struct gw_share **at = &sessions->shares, *own = NULL;
+
+	*others = 0;
+	while (*at) {
+		struct gw_share *share = *at;
+
+		if (!strcmp(share->owner, owner)) {
+			own = share;
+		} else if (share->wants_ms > now) {
+			++*others;
+		} else if (!share->bytes) {
+			*at = share->next;
+			free(share->owner);
+			free(share);
+			continue;
+		}
+		at = &share->next;
+	}
+	if (own)
+		return own;
+	own = calloc(1, sizeof(*own));
+	if (own)
+		own->owner = strdup(owner);
+	if (!own || !own->owner) {
+		free(own);
+		return NULL;
+	}
+	own->next = sessions->shares;
+	sessions->shares = own;
+	return own;
+}
+
+int gw_sessions_reserve(struct gw_sessions *sessions, struct gw_session *session)
+{
+	const uint64_t now = now_ms(), len = session->len;
+	struct gw_share *own;
+	unsigned others;
+	bool fair;
+	int ret = 0;
+
+	if (len > GW_SESSIONS_BYTES)
+		return -EFBIG;
+	pthread_mutex_lock(&sessions->lock);
+	own = share_find(sessions, session->owner, now, &others);
+	if (!own) {
+		pthread_mutex_unlock(&sessions->lock);
+		return -ENOMEM;
+	}
+	/* A transfer cannot be divided, so an access key may have one of up to half of the
+	 * memory. */
+	fair = own->bytes ? own->bytes + len <= GW_SESSIONS_BYTES / (others + 1)
+			  : len <= GW_SESSIONS_BYTES / 2;
+	if ((others && !fair) || len > GW_SESSIONS_BYTES - sessions->bytes) {
+		/* An access key that asks for more than its share does not limit the others. */
+		if (fair)
+			own->wants_ms = now + GW_SESSION_WANT_MS;
+		ret = -EAGAIN;
+	} else {
+		own->wants_ms = 0;
+		own->bytes += len;
+		sessions->bytes += len;
+		session->table = sessions;
+		session->share = own;
+	}
+	pthread_mutex_unlock(&sessions->lock);
+	return ret;
+}
+
+/* ---- the table ---- */
 
 /* Sets the timer to the time at which the oldest session ends. The caller holds the lock. */
 static void timer_set(struct gw_sessions *sessions)
@@ -184,6 +277,13 @@ void gw_sessions_close(struct gw_sessions *sessions)
 	if (!sessions)
 		return;
 	gw_sessions_stop(sessions);
+	while (sessions->shares) {
+		struct gw_share *next = sessions->shares->next;
+
+		free(sessions->shares->owner);
+		free(sessions->shares);
+		sessions->shares = next;
+	}
 	close(sessions->timer);
 	pthread_mutex_destroy(&sessions->lock);
 	free(sessions);

@@ -84,7 +84,7 @@ int gw_draft_write(const struct gw_draft *draft, const char *bytes, size_t len, 
 /* Stores the metadata and syncs the draft. Returns 0 or a negative errno. */
 int gw_draft_finish(const struct gw_store *store, const struct gw_draft *draft,
 		    const struct gw_meta *meta);
-/* Makes a finished draft the object with this key, syncs the folders and closes the draft. With
+/* Publishes a finished draft as the object `key`, syncs the folders and closes the draft. With
  * `exclusive`, returns -EEXIST if there is such an object. Returns 0 or another negative errno. */
 int gw_draft_publish(const struct gw_store *store, struct gw_draft *draft, int bucket,
 		     const char *key, size_t len, bool exclusive);

@@ -20,7 +20,8 @@
 
 #define GW_STREAM_RING (192u << 10)
 /* Maximum length in bytes of a body that stays in the ring until it is complete. It is less than
- * the ring, because bytes of the encoding follow the last byte of the body. */
+ * the length of the ring. So the connection can still receive the last bytes of the encoding, which
+ * follow the body. */
 #define GW_STREAM_WHOLE (GW_STREAM_RING - (16u << 10))
 /* maximum number of a body's bytes that libmicrohttpd holds in memory besides the ring */
 #define GW_STREAM_BLOCK (64u << 10)

@@ -27,8 +27,8 @@
 #include "sums.h"
 
 #define HEADERS_MAX (PST_SIGV4_HEADERS_MAX + 8)
-/* Maximum number of requests whose bytes move by RDMA at a time. It stays below the queue of the
- * server half of RDMA, which has room for 256 moves. */
+/* Maximum number of requests whose bytes move by RDMA at a time. The queue of the server half of
+ * RDMA has room for 256 moves, which is more. */
 #define WINDOWS_MAX 128
 
 struct gw_upstream {
@@ -327,7 +327,7 @@ static void head_add(struct head *h, const char *name, const char *value)
 }
 
 /* Collects the headers of the request to the upstream: first those that the signature covers, then
- * the others. Returns the number of those that it covers. */
+ * the others. Returns how many headers the signature covers. */
 static unsigned head_collect(struct gw_request *req, struct head *h, const char *token)
 {
 	const struct gw_http_request *http = req->http;

@@ -16,7 +16,7 @@
 struct flight {
 	bool busy;
 	enum penstock_op op;
-	uint64_t user; /* value that the tenant has passed with START */
+	uint64_t user; /* value from the tenant's message START */
 };
 
 struct client {
@@ -273,8 +273,13 @@ static int client_memory_take(struct pl_tenant *tenant, struct pl_memory *memory
 /* Frees a tenant's memory, whose windows have been released before. */
 static void client_memory_free(struct pl_tenant *tenant, struct pl_memory *memory)
 {
+	const bool held = pst_object_buffer_is_held(memory->buffer);
+
 	(void)tenant;
 	penstock_object_unregister(memory->buffer);
+	/* If a server may still access memory of a GPU, its lease lasts until this process ends. */
+	if (!held)
+		pst_shared_release(&memory->shared);
 }
 
 static void client_counts(struct pl_tenant *tenant, struct pst_plane_counts *out)

@@ -69,7 +69,8 @@ static void put_requests(const struct pl_counts *c, struct pst_text *out)
 
 static void put_refusals(const struct pl_counts *c, struct pst_text *out)
 {
-	static const char *const limits[PL_LIMITS] = {"tenants", "memory", "windows", "in-flight"};
+	static const char *const limits[PL_LIMITS] = {"tenants", "user", "memory", "windows",
+						      "in-flight"};
 	const struct {
 		const char *reason;
 		uint64_t count;

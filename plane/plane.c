@@ -2,7 +2,7 @@
 /*
  * Runs a plane: listens on its socket, and accepts tenants (other processes) whose user is
  * permitted. After SIGTERM it waits until no operation is in flight, and then exits. A second
- * signal, or the time limit, makes it exit at once. Called by cli/plane.c.
+ * signal, or the time limit, makes it cancel the operations and exit. Called by cli/plane.c.
  */
 #include "plane.h"
 
@@ -26,7 +26,9 @@
 #include "metrics.h"
 #include "tenant.h"
 
-/* time in ms until the next attempt to accept a connection without a descriptor */
+/* time in ms for which the plane waits for the tenants' threads before it ends without them */
+#define STOP_MS 5000
+/* if no descriptor is free: time in ms until the next attempt to accept a connection */
 #define PAUSE_MS 100
 
 struct plane {
@@ -34,8 +36,8 @@ struct plane {
 	struct pl_tenant *tenants;
 	struct pl_metrics *metrics;
 	int fd, signals;
-	/* reserve descriptor: if no other is free, it is closed, so that a connection can be
-	 * accepted and refused */
+	/* reserve descriptor: if no other descriptor is free, the plane closes this one, so that it
+	 * can accept and refuse a connection */
 	int spare;
 	bool pause; /* whether the next wait ignores connections, because none can be accepted */
 	/* result of lstat(2) for the socket's own file, to detect that another process has replaced
@@ -128,6 +130,21 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
+/* Returns whether a user of the option --users has as many tenants as one user may have. So one
+ * user cannot keep the others out. Root and the plane's own user have no limit, because they can
+ * end the plane anyway. */
+static bool user_is_full(const struct plane *p, unsigned user)
+{
+	const struct pl_options *o = p->shared.options;
+	unsigned count = 0;
+
+	if (!user || user == geteuid() || o->tenants_max < 2)
+		return false;
+	for (const struct pl_tenant *tenant = p->tenants; tenant; tenant = tenant->next)
+		count += tenant->user == user && !atomic_load(&tenant->ended);
+	return count >= o->tenants_max / 2;
+}
+
 /* Sends a process the reason why it is refused, and closes its connection. */
 static void refuse(int fd, int code, enum penstock_why why, const char *text)
 {
@@ -196,22 +213,28 @@ static void tenant_accept(struct plane *p)
 		       "the plane has as many tenants as it may have: start it with --tenants");
 		return;
 	}
+	if (user_is_full(p, peer.uid)) {
+		pl_count(&plane->counts.refused[PL_LIMIT_USER]);
+		refuse(fd, EAGAIN, PENSTOCK_WHY_FULL,
+		       "the user has half of the plane's tenants, as many as a user may have: "
+		       "start the plane with --tenants");
+		return;
+	}
 	if (pl_tenant_start(plane, fd, peer.uid, peer.pid, &tenant))
 		return;
 	tenant->next = p->tenants;
 	p->tenants = tenant;
 }
 
-/* Joins the threads of tenants that have ended. If `all` is true, waits for the threads of all
- * tenants. */
-static void tenants_join(struct plane *p, bool all)
+/* Joins the threads of tenants that have ended. */
+static void tenants_join(struct plane *p)
 {
 	struct pl_tenant **at = &p->tenants;
 
 	while (*at) {
 		struct pl_tenant *tenant = *at;
 
-		if (!all && !atomic_load(&tenant->ended)) {
+		if (!atomic_load(&tenant->ended)) {
 			at = &tenant->next;
 			continue;
 		}
@@ -238,13 +261,14 @@ static bool plane_wait(struct plane *p, int timeout_ms)
 	p->pause = false;
 	poll(fds, 3, timeout_ms);
 	if (fds[1].revents && read(p->shared.wake, &events, sizeof(events)) > 0)
-		tenants_join(p, false);
+		tenants_join(p);
 	if (fds[0].revents)
 		tenant_accept(p);
 	return fds[2].revents && read(p->signals, &info, sizeof(info)) == (ssize_t)sizeof(info);
 }
 
-/* Waits until the operations of all tenants in flight have completed, up to the time limit. */
+/* Waits until no operation of a tenant is in flight. Ends early at the time limit, or when a signal
+ * arrives. */
 static void drain(struct plane *p)
 {
 	struct pl_plane *plane = &p->shared;
@@ -257,6 +281,29 @@ static void drain(struct plane *p)
 
 		if (now >= until || plane_wait(p, (int)(until - now)))
 			return;
+	}
+}
+
+/* Waits until the threads of all tenants have ended. If a thread does not return from a call, for
+ * example of a file server or of a GPU's driver, ends the process without it. The kernel then ends
+ * its work, as after a kill. */
+static void tenants_end(struct plane *p)
+{
+	const uint64_t until = pst_now_ns() / 1000000 + STOP_MS;
+
+	tenants_join(p);
+	while (p->tenants) {
+		uint64_t now = pst_now_ns() / 1000000;
+
+		if (now < until) {
+			plane_wait(p, (int)(until - now)); /* further signals change nothing */
+			continue;
+		}
+		pst_log(PST_LOG_ERROR, "plane",
+			"process %d of user %u: its thread does not end, so the plane ends "
+			"without it",
+			p->tenants->process, p->tenants->user);
+		_exit(EXIT_FAILURE);
 	}
 }
 
@@ -313,7 +360,7 @@ static void plane_stop(struct plane *p)
 	socket_close(p);
 	if (p->shared.stop >= 0 &&
 	    write(p->shared.stop, &one, sizeof(one)) == (ssize_t)sizeof(one)) {
-		tenants_join(p, true);
+		tenants_end(p);
 		pl_metrics_close(p->metrics);
 	}
 	if (p->shared.device)

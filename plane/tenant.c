@@ -15,7 +15,7 @@
 #include "common/thread.h"
 #include "core/base/log.h"
 
-/* time in ms after which a tenant that receives no messages is disconnected */
+/* time in ms after which sending a message to a tenant fails, and the tenant is disconnected */
 #define SEND_MS 10000
 #define HELLO_MS 10000
 #define BATCH 16 /* number of messages that are handled before completions are sent */
@@ -134,14 +134,13 @@ static int memory_open(struct pl_tenant *tenant, const struct pst_plane_memory *
 
 	if (!m)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "the plane has no memory left");
-	*shared = (struct pst_shared){.dev = message->cuda ? tenant->plane->device : NULL,
-				      .len = message->len,
-				      .fd = -1,
-				      .read_fd = -1,
-				      .exported = PENSTOCK_EXPORT_INIT};
+	*shared = (struct pst_shared)PST_SHARED_INIT;
+	shared->dev = message->cuda ? tenant->plane->device : NULL;
+	shared->len = message->len;
 	memcpy(shared->exported.bytes, message->exported, sizeof(shared->exported.bytes));
 	if (message->cuda) {
 		shared->exported.fd = message->fds ? pl_slot_take(tenant, 0) : -1;
+		shared->lease = pl_slot_take(tenant, 1);
 	} else {
 		shared->fd = pl_slot_take(tenant, 0);
 		shared->read_fd = pl_slot_take(tenant, 1);

@@ -361,8 +361,8 @@ static struct cuf_error refuse_capture(const char *why)
 }
 
 /* Waits for the stream, then moves the bytes, so that the transfer keeps its order on the stream.
- * If a flag of the stream fixes the length or an offset, uses its value from before the wait, else
- * from after the wait. */
+ * A length or offset that a flag of the stream fixes is read before the wait. Otherwise it is read
+ * after the wait. */
 static struct cuf_error move_after_stream(const struct args *a)
 {
 	unsigned flags = stream_flags(a->stream);

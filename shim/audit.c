@@ -3,8 +3,8 @@
  * An audit library for the dynamic loader. `penstock run --audit` names it in LD_AUDIT, for
  * programs that open a libcufile by its absolute path or by an RPATH. It redirects every search
  * for a libcufile to the drop-in in its own folder. It does not redirect the searches of
- * Penstock itself, because path vendor needs NVIDIA's library. The loader puts it into a
- * separate namespace, so it may use libc only and must never load anything.
+ * Penstock itself, because path `vendor` needs NVIDIA's library. The loader puts the audit library
+ * into a separate namespace, so it may use libc only and must never load anything.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -57,7 +57,7 @@ unsigned la_version(unsigned version)
 }
 
 /* The loader calls this function for each loaded object. Sets the cookie of Penstock's own objects
- * to 0, by which la_objsearch recognises them: it does not redirect their searches. */
+ * to 0. la_objsearch does not redirect the searches of objects that have this cookie. */
 unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie)
 {
 	(void)lmid;

@@ -428,7 +428,7 @@ static unsigned events_harvest(struct batch *b, unsigned min, unsigned max,
 }
 
 /* Takes the lock, or gives up when the caller's timeout has passed. Another thread may hold the
- * lock for any time if its call has no timeout. */
+ * lock for an unlimited time if its call has no timeout. */
 static bool lock_within(pthread_mutex_t *lock, int64_t timeout_ns)
 {
 	struct timespec until;

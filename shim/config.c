@@ -218,8 +218,9 @@ static bool text_set(struct shim_config *config, const struct shim_key *key, con
 	return true;
 }
 
-/* Sets an element of a list of slabs, which are the sizes (`kb`) or the numbers of buffers in a
- * pool. If the value is the array itself, clears the list, because its elements follow. */
+/* Sets one number in a list of slabs (pools of buffers of one size): the size of the slab's buffers
+ * in KiB if `kb` is true, else their number. If the value is the array of sizes, clears the list,
+ * because the elements of the array follow. */
 static bool slab_set(struct shim_slabs *slabs, bool kb, const struct value *v)
 {
 	if (v->type == VALUE_ARRAY && v->index < 0) {

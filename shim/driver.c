@@ -60,9 +60,9 @@ struct cuf_error cuFileDriverOpen(void)
 	return shim_err(code);
 }
 
-/* Closes all devices. A thread that uses a device also uses a file, or holds a lock and found the
- * device in `shim`. So no thread uses a device any more after all files are closed and the pointers
- * in `shim` are cleared. */
+/* Closes all devices. A thread uses a device only in two cases: while it uses a file, or while it
+ * holds a lock and has found the device in `shim`. So no thread uses a device any more after all
+ * files are closed and the pointers in `shim` are cleared. */
 static void devices_close(void)
 {
 	struct penstock_device *devs[SHIM_GPUS_MAX + 1];

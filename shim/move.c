@@ -24,8 +24,9 @@ void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, uns
 	m->req.segs = segs;
 	m->req.seg_count = count;
 	m->req.op = op;
-	/* With this flag, the library checks host memory before it accesses it. An address for
-	 * which no GPU was found may be GPU memory that was freed. */
+	/* With this flag, the library checks that an address of host memory is valid before it
+	 * accesses the memory. An address for which no GPU was found may be GPU memory that was
+	 * freed. */
 	m->req.flags = PENSTOCK_R_UNSURE;
 	m->req.effort = atomic_load_explicit(&shim.effort, memory_order_relaxed);
 	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
@@ -83,9 +84,8 @@ void shim_log_failed(const struct shim_move *m, const char *how, int code, const
 		shim_log(SHIM_ERROR, "%s: %s%s failed: %s", file_name(m), how, what, text);
 }
 
-/* Returns the reason why the transfer did not use a path that is more direct, or NULL if it used
- * the most direct path. The function returns the reason that the library reports for the most
- * direct path that supports this kind of device and this direction. */
+/* Returns the reason why the transfer did not use the most direct path, or NULL if it did. Paths
+ * that do not support this kind of device or this direction do not count. */
 static const char *fallback_reason(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a request of the library from the arguments of a cuFile call. */
+/* Converts the arguments of a cuFile call to a request to the library (struct penstock_req). */
 #ifndef SHIM_MOVE_H
 #define SHIM_MOVE_H
 

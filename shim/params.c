@@ -304,9 +304,9 @@ static unsigned size_to_unsigned(size_t kb)
 	return kb > UINT32_MAX ? UINT32_MAX : (unsigned)kb;
 }
 
-/* Leaves the version of the kernel module 0, because this library uses no kernel module. Also
- * leaves the bits of dstatusflags 0. They report for which kinds of storage peer-to-peer is
- * available, and in this library that does not depend on the kind of storage. */
+/* Sets the version of the kernel module to 0, because this library uses no kernel module. Also sets
+ * all bits of dstatusflags to 0. These bits report for which kinds of storage peer-to-peer is
+ * available. In this library, that does not depend on the kind of storage. */
 struct cuf_error cuFileDriverGetProperties(struct cuf_props *props)
 {
 	const struct shim_config *c;

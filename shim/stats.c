@@ -460,9 +460,10 @@ static void *part_append(void *at, const void *from, size_t len)
 	return (char *)at + len;
 }
 
-/* Logs once that the statistics have the longer layout. The getters have no argument for the
- * length. If a program was built for an earlier version, the drop-in therefore writes past the
- * program's struct, and such a program aborts later, in free(3). */
+/* Logs once that the statistics have the layout of version 1.19, which is longer than that of 1.18.
+ * The calls that return statistics have no argument for the length. If a program was built for an
+ * earlier version, these calls write past the end of its struct. Such a program aborts later, in
+ * free(3). */
 static void layout_log_once(void)
 {
 	static atomic_bool logged;

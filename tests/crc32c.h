@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC-32C as RFC 3720 describes it, one bit at a time: the value that tests compare with. */
+/* Computes the CRC-32C of RFC 3720 one bit at a time. Tests compare the library's results with
+ * it. */
 #ifndef TESTS_CRC32C_H
 #define TESTS_CRC32C_H
 

@@ -157,8 +157,8 @@ def readers(folder):
 
 def in_turn(what, cases, run, nbytes, runs, before=lambda: None):
     """Measures all cases in turn, `runs` times, and records the median of each case. `cases` is a
-    dict from a case's name to a function. For each run, it calls this function and `before`, and
-    then run() with the function's result. It measures only the time of run()."""
+    dict from the name of a case to its function make(). For each measurement, calls make() and
+    before(), and then run() with the result of make(). Only the time of run() is measured."""
     found = {name: [] for name in cases}
     for _ in range(runs):
         for name, make in cases.items():

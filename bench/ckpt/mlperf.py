@@ -70,7 +70,7 @@ class Model:
         return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
 
     def layer(self, index):
-        """Returns a list with the number of elements of each tensor that one rank has of a layer.
+        """Returns a list: for each tensor of layer `index`, the number of elements on one rank.
         Layer 0 is the embedding. The last two layers are the output matrix and the last norm."""
         shards = self.data if self.zero == 3 else 1
         parts = shards * self.tensor
@@ -107,7 +107,8 @@ class Model:
         return sum(count * dtype.itemsize for count, dtype in self.tensors(rank).values())
 
     def sizes(self):
-        """Returns the bytes of the weights and of the optimizer's state on all ranks together."""
+        """Returns two numbers, each for all ranks together: the bytes of the weights, and the
+        bytes of the optimizer's state."""
         optimizer = self.ranks * 3 * 4 * (self.parameters() // self.ranks + 5 * self.hidden)
         return sum(map(self.bytes_of, range(self.ranks))) - optimizer, optimizer
 

@@ -3,11 +3,11 @@
 """plan.py [RANKS [WEIGHTS]]: measures how long the coordinator of a save needs to plan for many
 ranks.
 
-Each rank has a shard of each weight and of its two moments, and copies of each weight's step
-and of two objects. This process makes the plans of all ranks, so the time to send them over the
-network is not measured. Prints the CPU seconds of torch's DefaultSavePlanner and of
-penstock.torch.SavePlanner, for the first save and for a second save of the same state. For plans of
-500,000 items, the script needs 1 GB of memory."""
+Each rank has a shard of each weight and of the weight's two Adam moments. It also has a copy of the
+step counter of each weight, and of two objects. This process makes the plans of all ranks, so the
+time to send them over the network is not measured. Prints the CPU seconds of torch's
+DefaultSavePlanner and of penstock.torch.SavePlanner, for the first save and for a second save of
+the same state. For plans of 500,000 items, the script needs 1 GB of memory."""
 
 import gc
 import sys
@@ -24,7 +24,8 @@ from penstock import _planner
 
 
 def plans_of(ranks, weights):
-    """Returns the local plans of all ranks, as fully_shard makes them."""
+    """Returns one local SavePlan for each rank, like those for a model that torch's fully_shard
+    has divided among the ranks."""
     properties = TensorProperties(dtype=torch.bfloat16)
     rows, columns = 8 * ranks, 4096
     size, part = torch.Size([rows, columns]), torch.Size([8, columns])

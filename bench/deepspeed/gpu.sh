@@ -29,7 +29,7 @@ shown=yes
 
 left() { echo $((budget - (SECONDS - started) > 5 ? budget - (SECONDS - started) : 5)); }
 
-# first FILE...: prints the first of the files that exists.
+# first FILE...: prints the name of the first FILE that exists.
 first() {
 	local file
 	for file; do
@@ -66,7 +66,7 @@ make_cuda_home() {
 	ln -s "$carried/prefix/include/penstock/cufile.h" "$home/include/"
 	ln -s "$carried/prefix/lib/penstock/libcufile.so.0" "$home/lib64/libcufile.so"
 	[ -e /usr/include/libaio.h ] || ln -sfn "$carried/aio/libaio.h" "$home/include/libaio.h"
-	# The folder run has the two libraries that programs need when they run.
+	# The folder run/ contains the two libraries that programs load at run time.
 	ln -s "$carried/aio/libaio.so.1" "$carried/prefix/lib/libpenstock.so.0" "$home/run/"
 	ln -s "$carried/aio/libaio.so.1" "$home/lib64/libaio.so"
 	echo "CUDA $real, driver $libcuda, runtime $item"
@@ -86,8 +86,9 @@ for wheel in "$carried"/whl/*.whl; do
 	"${pip[@]}" --upgrade "$wheel" 2>&1 | grep -v WARNING | tee -a "$log"
 done
 export PYTHONPATH=$site
-# pip runs DeepSpeed's setup.py. If that fails, this script uses the unpacked source package. It
-# removes git_version_info_installed.py, which lists the operations that DeepSpeed's maker compiled.
+# pip runs DeepSpeed's setup.py. If that fails, this script uses the unpacked source package. The
+# package contains git_version_info_installed.py, which lists the operations that DeepSpeed's maker
+# compiled. The script removes this file.
 if ! timeout 60 "${pip[@]}" --no-build-isolation "$carried"/deepspeed-*.tar.gz \
 	>"$work/pip.log" 2>&1; then
 	tail -3 "$work/pip.log" | tee -a "$log"

@@ -218,11 +218,12 @@ class Variant:
             self.process.wait()
 
     def moved(self):
-        """Returns how many bytes Penstock carried in each measured step."""
+        """Returns how many bytes Penstock carried in a measured step, on average."""
         return (sum(self.paths.values()) - sum(self.before.values())) / max(1, len(self.seconds))
 
     def carried(self):
-        """Returns a text with the MB that each path of Penstock carried in a measured step."""
+        """Returns a text with the MB that each path of Penstock carried in a measured step, on
+        average."""
         steps = max(1, len(self.seconds))
         return ", ".join(f"{name} {(size - self.before.get(name, 0)) / steps / 1e6:.0f} MB"
                          for name, size in self.paths.items()

@@ -5,14 +5,14 @@
 # $OUT (bench/results). Each step has a time limit.
 #
 #   BENCH_DEVICE  device (cuda:0)           BENCH_MIB     length of the object in MiB (1024)
-#   BENCH_BUDGET  seconds for all steps (500)   BENCH_RUNS  repetitions (5)
+#   BENCH_BUDGET  seconds for all steps (560)   BENCH_RUNS  repetitions (5)
 #   BENCH_ONLY    steps to run, such as "clients serve" (all)
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
 out=$(realpath -m "${OUT:-bench/results}")
-budget=${BENCH_BUDGET:-500}
+budget=${BENCH_BUDGET:-560}
 device=${BENCH_DEVICE:-cuda:0}
 place=$(mktemp -d /var/tmp/penstock-s3.XXXXXX)
 trap 'rm -rf "$place"' EXIT
@@ -39,6 +39,7 @@ export -f clients
 export place out device
 step clients 240 bash -c 'clients host,gpu,processes'
 step rdma 220 bash -c 'clients rdma'
+step put 150 bash -c 'clients put'
 step serve 200 bench/s3_serve --busy --seconds 3 --repeat "${BENCH_RUNS:-5}" --folder "$place" \
 	--csv "$out/s3-serve.csv"
 say "done"

@@ -8,7 +8,8 @@ the server checks no signatures.
 
 CLIENT is boto3, awscrt, s3torch or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or
 pinned. pinned is the limit of the other clients: it copies as many bytes as the number KEY says
-from pinned host memory to cuda:0.
+from pinned host memory to cuda:0. pinned-out copies in the other direction, which is the limit of
+uploads.
 """
 
 import os
@@ -195,12 +196,14 @@ def s5cmd_reader(endpoint, bucket, key, _device, threads):
     return length, once
 
 
-def pinned_reader(_endpoint, _bucket, key, device, _threads):
+def pinned_reader(_endpoint, _bucket, key, device, _threads, out=False):
     import torch
 
     length = int(key)
     source = torch.empty(length, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(length, dtype=torch.uint8, device=device)
+    if out:
+        source, target = target, source
 
     def once():
         target.copy_(source, non_blocking=True)
@@ -208,11 +211,15 @@ def pinned_reader(_endpoint, _bucket, key, device, _threads):
     return length, once
 
 
+def pinned_writer(*words):
+    return pinned_reader(*words, out=True)
+
+
 def main():
     kind, endpoint, bucket, key, device, threads = sys.argv[1:]
     make = {"boto3": boto3_reader, "awscrt": awscrt_reader, "kvikio": kvikio_reader,
             "runai": runai_reader, "s3torch": s3torch_reader, "s5cmd": s5cmd_reader,
-            "pinned": pinned_reader}[kind]
+            "pinned": pinned_reader, "pinned-out": pinned_writer}[kind]
     length, once = make(endpoint, bucket, key, device, int(threads))
     once()
     print("ready", flush=True)

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a whole object into memory twice, for bench/s3/run. The first read opens the connections,
- * and the second read is measured. Before the second read, the program prints "ready" and waits
- * for a line on stdin, so that several programs can start at the same time. Afterwards it prints
- * the elapsed seconds, the CPU seconds of the process, and the number of bytes.
+ * Reads a whole object into memory twice, or writes one twice, for bench/s3/run. The first time
+ * opens the connections, and the second one is measured. Before the second one, the program prints
+ * "ready" and waits for a line on stdin, so that several programs can start at the same time.
+ * Afterwards it prints the elapsed seconds, the CPU seconds of the process, and the number of
+ * bytes.
  *
  *	read penstock URL [DEVICE]	with penstock_read
+ *	read put URL DEVICE BYTES	with penstock_write out of memory of the device, and
+ *					penstock_commit
  *	read curl URL CONNECTIONS	with a loop over libcurl's multi interface, whose write
  *					callback copies the bodies into one buffer; ranges of 8 MiB
  *
@@ -81,6 +84,47 @@ static int read_penstock(const char *url, const char *name)
 		result(wall, cpu() - used, (size_t)length);
 		return 0;
 	}
+failed:
+	fprintf(stderr, "%s\n", penstock_errmsg());
+	return 1;
+}
+
+/* Writes an object and commits it. */
+static int put_once(const char *url, struct penstock_device *dev, const void *mem, size_t len)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	int ret;
+
+	opts.flags = PENSTOCK_O_REPLACE;
+	opts.length = len;
+	ret = penstock_open(url, &opts, &st);
+	if (ret)
+		return ret;
+	ret = penstock_write(st, dev, mem, len, 0) == (int64_t)len ? penstock_commit(st, 1) : -1;
+	penstock_close(st);
+	return ret;
+}
+
+static int put_penstock(const char *url, const char *name, size_t len)
+{
+	struct penstock_device *dev;
+	double wall = 0, used = 0;
+	void *mem;
+
+	if (penstock_device_open(name, NULL, &dev) < 0 || penstock_alloc(dev, len, &mem))
+		goto failed;
+	for (int i = 0; i < 2; i++) {
+		if (i)
+			gate();
+		wall = now();
+		used = cpu();
+		if (put_once(url, dev, mem, len))
+			goto failed;
+	}
+	wall = now() - wall;
+	result(wall, cpu() - used, len);
+	return 0;
 failed:
 	fprintf(stderr, "%s\n", penstock_errmsg());
 	return 1;
@@ -204,8 +248,11 @@ int main(int argc, char **argv)
 {
 	if (argc > 2 && !strcmp(argv[1], "penstock"))
 		return read_penstock(argv[2], argc > 3 ? argv[3] : "host");
+	if (argc > 4 && !strcmp(argv[1], "put"))
+		return put_penstock(argv[2], argv[3], strtoull(argv[4], NULL, 0));
 	if (argc > 3 && !strcmp(argv[1], "curl"))
 		return read_curl(argv[2], (unsigned)strtoul(argv[3], NULL, 10));
-	fprintf(stderr, "usage: read penstock URL [DEVICE] | read curl URL CONNECTIONS\n");
+	fprintf(stderr, "usage: read penstock URL [DEVICE] | read put URL DEVICE BYTES | "
+			"read curl URL CONNECTIONS\n");
 	return 2;
 }

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # gpus.sh: measures how fast several processes load one model to all GPUs of a host, one
-# process for each GPU. First it measures the limits of the machine without Penstock. Then it
-# runs bench_weights group. It loads the whole model to every GPU (replicas) or a part to each GPU
-# (shards), with and without keeping the registrations with the driver for the next load. The
-# windows, through which the processes exchange bytes, have several sizes. In one load, a rank is
-# killed. The script needs the folder .carry/weights that bench/weights/prepare made. The log and
-# the raw CSV go to $OUT (bench/results). Each step has a time limit. When the budget is spent, the
-# remaining steps are skipped.
+# process for each GPU. First it measures the limits of the machine without Penstock. Then it runs
+# `bench_weights group`, which loads the whole model to every GPU (replicas) or a part of it to each
+# GPU (shards). Some runs keep the model file registered with the CUDA driver for the next load;
+# other runs register it again. The runs use several sizes of windows, which are the buffers through
+# which the processes exchange bytes. In one load, a rank is killed. The script needs the folder
+# .carry/weights that bench/weights/prepare made. The log and the raw CSV go to $OUT
+# (bench/results). Each step has a time limit. When the budget is spent, the script skips the
+# remaining steps.
 #
 #   BENCH_DIR     folder for the model (/var/tmp)  BENCH_LAYERS  layers (54: 25.7 GB)
 #   BENCH_BUDGET  seconds for all steps (300)      BENCH_RANKS   processes (number of GPUs)

@@ -259,8 +259,8 @@ def child(name, device):
 
 def steps(path, device, effort, memory):
     """Prints the time of each step of the first and of the second load in this process. If
-    `memory` is true, torch allocates the same amount of GPU memory before the first load. The
-    driver's time for this allocation is then not part of the first load."""
+    `memory` is true, torch allocates and frees as much GPU memory as the model needs before the
+    first load. The driver's time for this allocation is then not part of the first load."""
     import penstock
     from penstock._lib import open_device
     warm_up(device)
@@ -474,8 +474,9 @@ class Bench:
 
 
 def small(bench, folder, names):
-    """Measures the time that each of many tensors costs. For each package, one process loads
-    both files in turn. The first load of each file is not part of the result."""
+    """Measures the time that each of many tensors costs. For each package, one process loads two
+    files in turn: one with many tensors, and one with a single tensor of the same bytes. The first
+    load of each file is not part of the result."""
     many, one = os.path.join(folder, "many.safetensors"), os.path.join(folder, "one.safetensors")
     model.write(many, [(f"t{i:05}", (SMALL_BYTES // 2,)) for i in range(SMALL_COUNT)])
     model.write(one, [("t", (SMALL_COUNT * SMALL_BYTES // 2,))])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FolderLock: lets only one job at a time save into a folder."""
+"""FolderLock: lets only one job at a time save into a folder. Its base SaveLock is also the base of
+ObjectLock (_object_lock.py)."""
 
 from __future__ import annotations
 
@@ -9,42 +10,41 @@ import fcntl
 import logging
 import os
 import weakref
-from typing import Any, Iterator, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 _log = logging.getLogger("penstock")
 
 
-class FolderLock:
-    """A lock on a folder, by flock(2) on the file `name` in it.
+class SaveLock:
+    """A lock on the place `place` (its name in errors), of which `path` is the only name in this
+    process. `take` takes the lock, and returns the function that releases it, with its arguments.
 
-    The kernel releases the lock when the process ends. The lock is also released when the object
-    is garbage-collected. The constructor raises OSError with errno EBUSY if another process has
-    the lock, or if another object of this process has it and is inside a block at_work.
+    The constructor raises OSError with errno EBUSY if another object of this process has the lock
+    and is inside a `with` block of at_work().
 
     If a save fails on another rank, the object that has the lock does not learn of it. So a new
-    object of this process takes the lock from an object that is not inside a block at_work. On a
-    file system without locks, every process gets the lock."""
+    object of this process takes the lock from an object that is not inside a `with` block of
+    at_work()."""
 
-    _release: "weakref.finalize[Any, FolderLock]"
+    _release: "weakref.finalize[Any, SaveLock]"
 
-    def __init__(self, folder: str, name: str) -> None:
-        self._folder, self._busy, self._path = folder, False, os.path.join(folder, name)
-        key = (os.getpid(), os.path.realpath(self._path))
+    def __init__(self, place: str, path: str, take: Callable[[], Tuple[Any, ...]]) -> None:
+        self._place, self._busy = place, False
+        key = (type(self), os.getpid(), path)
         earlier = _holders.get(key)
         if earlier is not None and earlier._release.alive:
             if earlier._busy:
-                raise _busy_error(folder)
+                raise busy_error(place)
             earlier.release()
-        fd = _open_locked(folder, self._path)
-        self._release = weakref.finalize(self, _unlock, fd, self._path, os.getpid())
+        self._release = weakref.finalize(self, *take())
         _holders[key] = self
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Inside the block, no other object can take the lock from this one. Raises OSError with
-        errno EBUSY if another object has taken it before."""
+        """Inside the block, no other object of this process can take the lock from this one. Raises
+        OSError with errno EBUSY if another object has taken it before."""
         if not self._release.alive:
-            raise _busy_error(self._folder)
+            raise busy_error(self._place)
         self._busy = True
         try:
             yield
@@ -52,16 +52,29 @@ class FolderLock:
             self._busy = False
 
     def release(self) -> None:
-        """Releases the lock and removes its file."""
+        """Releases the lock and removes its file or its objects."""
         self._release()
 
 
-_holders: "weakref.WeakValueDictionary[Tuple[int, str], FolderLock]" = \
+_holders: "weakref.WeakValueDictionary[Tuple[type, int, str], SaveLock]" = \
     weakref.WeakValueDictionary()
 
 
-def _busy_error(folder: str) -> OSError:
-    return OSError(errno.EBUSY, "another job is saving a checkpoint there", folder)
+def busy_error(place: str) -> OSError:
+    return OSError(errno.EBUSY, "another job is saving a checkpoint there", place)
+
+
+class FolderLock(SaveLock):
+    """A lock on a folder, by flock(2) on the file `name` in it.
+
+    The kernel releases the lock when the process ends. The lock is also released when the object
+    is garbage-collected. The constructor raises OSError with errno EBUSY if another process has
+    the lock. On a file system without locks, every process gets the lock."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        path = os.path.join(folder, name)
+        super().__init__(folder, os.path.realpath(path),
+                         lambda: (_unlock, _open_locked(folder, path), path, os.getpid()))
 
 
 def _open_locked(folder: str, path: str) -> int:
@@ -71,7 +84,7 @@ def _open_locked(folder: str, path: str) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(fd)
-            raise _busy_error(folder) from error
+            raise busy_error(folder) from error
         except OSError as error:
             _log.debug("%s: no lock against other jobs: %s", folder, error)
             return fd
@@ -91,4 +104,4 @@ def _unlock(fd: int, path: str, owner: int) -> None:
     os.close(fd)
 
 
-__all__ = ["FolderLock"]
+__all__ = ["FolderLock", "SaveLock", "busy_error"]

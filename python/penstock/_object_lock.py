@@ -5,7 +5,8 @@ A store has no locks, but it can create an object only if the object does not ex
 whose PUT creates the lock's object has the lock. A killed job does not delete this object.
 Therefore the job that has the lock replaces a second object, the beat, every BEAT_S seconds.
 Another job takes the lock if the beat does not change for LEASE_S seconds of its own clock. So a
-stopped job can lose its lock. It checks the lock before it writes its marker, and fails."""
+job that was only stopped can lose its lock. Each job checks its lock before it writes its marker,
+and fails if it has lost the lock."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ import os
 import threading
 import time
 import uuid
-import weakref
-from typing import Any, Iterator, Optional
+from typing import Any, Optional, Tuple
 
 from ._lib import NotFoundError, PenstockError
+from ._lock import SaveLock, busy_error
 
 _log = logging.getLogger("penstock")
 # Seconds between two writes of the beat, and seconds without a new beat after which another job may
@@ -30,43 +31,32 @@ BEAT_S, LEASE_S = 2.0, 20.0
 _TEXT_MAX = 200
 
 
-class ObjectLock:
+class ObjectLock(SaveLock):
     """A lock that protects the objects below a prefix. `prefix` has the methods of _Prefix. The
     lock is the object `name` below the prefix.
 
     The lock is released by release(), when the ObjectLock is garbage-collected, and when the
     program ends. If another job saves below the prefix, the constructor raises OSError with errno
     EBUSY within a few seconds. If the job that has the lock was killed, the constructor waits
-    LEASE_S seconds, and takes the lock.
-
-    If a save fails on another rank, the object that has the lock does not learn of it. So a new
-    object of this process takes the lock from an object that is not inside a block at_work. If the
-    store cannot create an object only if it does not exist, every job gets the lock."""
-
-    _release: "weakref.finalize[Any, ObjectLock]"
+    LEASE_S seconds, and takes the lock. If the store does not support the condition "only if the
+    object does not exist", every job gets the lock."""
 
     def __init__(self, prefix: Any, name: str) -> None:
-        self._prefix, self._name, self._busy = prefix, name, False
-        self._token = uuid.uuid4().hex
-        key = (os.getpid(), prefix.object(name))
-        earlier = _holders.get(key)
-        if earlier is not None and earlier._release.alive:
-            if earlier._busy:
-                raise _busy_error(prefix.name)
-            earlier.release()
-        self._take()
-        stop = threading.Event()
-        beat = threading.Thread(target=_beat, args=(prefix, self._beat_name(self._token), stop),
-                                name="penstock-lock", daemon=True)
-        self._release = weakref.finalize(self, _give_back, prefix, name, self._token, stop, beat,
-                                         os.getpid())
-        beat.start()
-        _holders[key] = self
+        self._prefix, self._name, self._token = prefix, name, uuid.uuid4().hex
+        super().__init__(prefix.name, prefix.object(name), self._take)
 
     def _beat_name(self, token: str) -> str:
         return f"{self._name}-{token}"
 
-    def _take(self) -> None:
+    def _take(self) -> Tuple[Any, ...]:
+        self._wait()
+        stop = threading.Event()
+        beat = threading.Thread(target=_beat, name="penstock-lock", daemon=True,
+                                args=(self._prefix, self._beat_name(self._token), stop))
+        beat.start()
+        return _give_back, self._prefix, self._name, self._token, stop, beat, os.getpid()
+
+    def _wait(self) -> None:
         """Creates the lock's object. If it exists, watches its beat: raises OSError with errno
         EBUSY if the beat changes, and removes the lock if the beat does not change for LEASE_S
         seconds."""
@@ -78,7 +68,7 @@ class ObjectLock:
             if seen is None or signs.partition(" ")[0] != seen.partition(" ")[0]:
                 seen, since = signs, now  # The first look, or another job has taken the lock.
             elif signs != seen:
-                raise _busy_error(self._prefix.name)
+                raise busy_error(self._prefix.name)
             elif now - since > LEASE_S:
                 _log.warning("%s: a job that saved there has been killed; its lock is removed",
                              self._prefix.name)
@@ -116,30 +106,7 @@ class ObjectLock:
         """Raises OSError with errno EBUSY if another job has taken the lock."""
         token = _token_of(self._prefix, self._name)
         if token and token != self._token:
-            raise _busy_error(self._prefix.name)
-
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Inside the block, no other object of this process can take the lock from this one. Raises
-        OSError with errno EBUSY if another object has taken it before."""
-        if not self._release.alive:
-            raise _busy_error(self._prefix.name)
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
-
-    def release(self) -> None:
-        """Releases the lock and removes its objects."""
-        self._release()
-
-
-_holders: "weakref.WeakValueDictionary[Any, ObjectLock]" = weakref.WeakValueDictionary()
-
-
-def _busy_error(name: str) -> OSError:
-    return OSError(errno.EBUSY, "another job is saving a checkpoint there", name)
+            raise busy_error(self._prefix.name)
 
 
 def _token_of(prefix: Any, name: str) -> str:

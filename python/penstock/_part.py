@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads the parts of a checkpoint, which are files, and its manifests.
+"""Writes and reads the part files and the manifests of a checkpoint.
 
 This module only converts arguments and results. The C library moves the bytes and computes the
 checksums (penstock_ckpt.h). This module does not use torch."""
@@ -23,8 +23,9 @@ class Segment(NamedTuple):
     """Memory for a range of a part (a file of a checkpoint): `rows` rows of `row_bytes` bytes.
 
     Attributes: off (offset of the first row in the part), ptr (address of the first row), pitch and
-    ptr_pitch (distances between two rows in the part and in memory, in bytes), device (the
-    library's name), room (bytes after the last row that a read may overwrite)."""
+    ptr_pitch (bytes from the start of a row to the start of the next, in the part and in memory),
+    device (the library's name of the memory's device), room (bytes after the last row that a read
+    may overwrite)."""
     off: int
     ptr: int
     row_bytes: int
@@ -65,8 +66,8 @@ class Item:
 def _options(how: Mapping[str, Any], *, checksums: bool, stop: Any,
              tell: Optional[Callable[[int], Any]], keep: List[Any]
              ) -> Tuple[Any, List[BaseException]]:
-    """Returns the library's options from the keyword arguments of a save or load, and the list of
-    exceptions that a callback catches, see install_stop_check."""
+    """Returns the library's options for the keyword arguments `how` of a save or load. Also returns
+    the list to which install_stop_check's callback appends exceptions."""
     opts = ffi.new("struct penstock_part_opts *")
     opts.size, opts.sum = ffi.sizeof("struct penstock_part_opts"), int(checksums)
     opts.require = CLASSES[how.get("require", "any")]
@@ -127,7 +128,7 @@ def read_part(file: str, items: Sequence[Item], *, checksums: bool = True, stop:
               tell: Optional[Callable[[int], Any]] = None, **how: Any) -> Report:
     """Reads ranges of a part. Sets `checked` of the items whose checksum was compared.
 
-    Raises FormatError if an item has another checksum than crc32c."""
+    Raises FormatError if the checksum of an item's bytes differs from the item's `crc32c`."""
     keep: List[Any] = []
     table = _table(items, keep)
     opts, caught = _options(how, checksums=checksums, stop=stop, tell=tell,
@@ -188,7 +189,10 @@ SEGMENTS_MAX = 4096
 
 
 def _offsets(dims: Sequence[Tuple[int, int, int]]) -> Iterator[Tuple[int, int]]:
-    """Returns the offsets in the part and in memory of all index tuples of some dimensions."""
+    """Yields two offsets for each index tuple of `dims`: in the part, and in memory, in bytes.
+
+    `dims` has a tuple for each dimension: its length, and the distance between two indices in the
+    part and in memory, in bytes."""
     if not dims:
         yield 0, 0
         return
@@ -279,8 +283,9 @@ def list_checkpoints(folder: str) -> List[Checkpoint]:
 
 
 def prune(folder: str, keep: int) -> None:
-    """Removes all but the newest `keep` complete checkpoints from a folder, and older incomplete
-    ones."""
+    """Removes the complete and damaged checkpoints of a folder that are older than its newest
+    `keep` complete ones, or none of them if `keep` is 0. Also removes the incomplete checkpoints
+    that are older than the newest complete one."""
     check(lib.penstock_ckpt_prune(to_c(folder), keep, 0, ffi.NULL, ffi.NULL), folder)
 
 

@@ -63,7 +63,7 @@ class _Joined(NamedTuple):
 
 class _Cache:
     """The plans that a process keeps of its last saves, the least recently used first. All ranks
-    use them in the same order, so they keep the plans of the same saves."""
+    use the plans in the same order, so all ranks keep the plans of the same saves."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -78,7 +78,7 @@ class _Cache:
         self.planning = False
 
     def begin(self) -> None:
-        """Prepares for a new save. Called at its start."""
+        """Prepares the cache for a save. Called when the save starts."""
         if self.planning:
             self.kept.clear()
             self.joined.clear()
@@ -121,8 +121,8 @@ class SavePlanner(DefaultSavePlanner):
         self._sent: Optional[_Plan] = None
 
     def _plans(self) -> _Cache:
-        """Returns the plans that this process keeps for this number of ranks and these options. A
-        child of fork does not use the plans of its parent."""
+        """Returns the plans that this process keeps for the current number of ranks and the options
+        of this object. A child of fork does not use the plans of its parent."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         key = (torch.distributed.get_world_size() if distributed else 1, type(self),
                self.flatten_state_dict, self.flatten_sharded_tensors,
@@ -285,7 +285,8 @@ def _state_metadata(plans: Sequence[SavePlan]) -> Dict[str, Any]:
 def _check(plans: List[SavePlan], metadata: Metadata) -> None:
     """Raises ValueError if the shards of a tensor overlap or do not cover the tensor.
 
-    Checks shards that split only one dimension itself, and lets torch check all others."""
+    This function itself checks tensors that are split in only one dimension. torch checks the
+    others."""
     hard = {name: value for name, value in metadata.state_dict_metadata.items()
             if isinstance(value, TensorStorageMetadata) and not _is_row_of_shards(value)}
     if not hard:

@@ -2,7 +2,7 @@
 """Loads chosen tensors of a model in batches. PrefetchLoader does so in the background.
 
 PrefetchLoader has the methods of the class of that name in the package safetensors. The loaders
-for serving engines load the tensors that a rank needs in the same batches."""
+for serving engines also use the batches of this module, for the tensors that a rank needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def parts_of(model: Model, plan: Optional[Mapping[str, Optional[slice]]],
              framework: str) -> List[Part]:
     """Returns the tensors of a plan in file order. `plan` is the argument of safe_open.prefetch.
 
-    Raises an error if a tensor does not exist, or if its slice or dtype is not possible."""
+    Raises an error if a tensor does not exist, if its slice has another step than 1, or if torch
+    lacks its dtype."""
     if plan is None:
         plan = dict.fromkeys(info.name for info in model.infos)
     parts: List[Part] = []
@@ -63,7 +64,8 @@ def part_shape(part: Part) -> Tuple[int, ...]:
 
 
 def batches_of(parts: Sequence[Part], capacity: int) -> List[List[Part]]:
-    """Divides the parts into batches of at most `capacity` bytes, or of a single longer part."""
+    """Divides the parts into batches of at most `capacity` bytes. A part that is longer than
+    `capacity` becomes a batch with only this part."""
     batches: List[List[Part]] = []
     size = capacity
     for part in parts:
@@ -130,8 +132,8 @@ class PrefetchLoader:
         return len(self._names)
 
     def take(self, name: str) -> Any:
-        """Waits for a tensor and returns it. Raises an error if it was not planned or was taken
-        before, and the error of the load if the load failed."""
+        """Waits for a tensor and returns it. Raises an error if the tensor was not planned or was
+        taken before. If its load failed, raises the error of the load."""
         with self._lock:
             load = self._left.pop(name, None)
         if load is None:
@@ -156,7 +158,7 @@ class PrefetchLoader:
                     yield name, load.result().pop(name)
 
     def close(self) -> None:
-        """Stops the load and drops the tensors that nobody has taken. Tensors that were taken
+        """Stops loading, and drops the tensors that nobody has taken. Tensors that were taken
         remain valid."""
         self._stop.set()
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Union
 
-# The argument `progress` of all functions that load.
+# The type of the argument `progress`, which all functions that load have.
 Progress = Union[bool, Callable[[int, int], Any]]
 
 # Shortest time between two calls of the program's function, in seconds.

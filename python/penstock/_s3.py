@@ -101,7 +101,7 @@ def parse(body: bytes, url: str) -> ET.Element:
 
 
 def text_of(element: ET.Element, name: str) -> str:
-    """Returns the text of a child, or "" if there is none."""
+    """Returns the text of the child element `name`, or "" if there is none."""
     return element.findtext(name) or ""
 
 

@@ -86,7 +86,7 @@ class SnapshotReport:
         bytes: number of bytes copied to the pool.
         left_bytes: number of bytes that did not fit; async_save waits until they are written.
         seconds: how long the copies took. Training is stopped for this time.
-        predicted_seconds: the stall that was predicted before, from the rates of earlier
+        predicted_seconds: how long training was expected to stop, from the rates of earlier
             saves; None for the first save.
         pin_seconds: how long allocating and pinning the pool took. 0.0 if the pool existed.
         wait_seconds: how long the snapshot waited for an earlier save to release the pool.
@@ -188,8 +188,8 @@ class Stager(AsyncStager):
         stager = penstock.torch.Stager()
         future = dcp.async_save(state, storage_writer=writer, async_stager=stager)
 
-    A StorageWriter of this package has a Stager of its own, which async_save uses if it gets no
-    other. With that Stager, a state may be larger than the pool.
+    A StorageWriter of this package has a Stager of its own. async_save uses that Stager if the call
+    has no argument async_stager. With that Stager, a state may be larger than the pool.
 
     Args:
         pool_bytes: most bytes of the pool; None means free_host_bytes() at the first save.
@@ -224,7 +224,8 @@ class Stager(AsyncStager):
         self.__init__(**state)  # type: ignore[misc]
 
     def stage(self, state_dict: Any, **_: Any) -> Any:
-        """Returns a state whose tensors are copies in host memory."""
+        """Returns a copy of the state. Its tensors are copies in host memory, except those that do
+        not fit into the pool, if `may_leave` is True."""
         self._written.clear()
         self._saver, self._released = None, False
         report = self.report = SnapshotReport()
@@ -260,9 +261,9 @@ class Stager(AsyncStager):
         return seconds
 
     def _ready_pool(self, wanted: int, devices: Set[str], report: SnapshotReport) -> _Pool:
-        """Waits until no earlier snapshot uses the pool, and returns the pool. If it has less than
-        `wanted` bytes, replaces it by a larger one, of at most pool_bytes bytes or of the free host
-        memory."""
+        """Waits until no earlier snapshot uses the pool, and returns the pool. Replaces a pool of
+        less than `wanted` bytes by a larger one. A pool has at most pool_bytes bytes; if pool_bytes
+        is None, the limit is the free host memory."""
         started = time.monotonic()
         if self._pool is not None and self._pool.pid != os.getpid():
             self._pool = None  # The parent's pool is not in this child of fork.
@@ -368,7 +369,7 @@ class Stager(AsyncStager):
         self._pool = None
 
     def close(self) -> None:
-        """Frees the pool, when the tensors of the last snapshot are gone."""
+        """Frees the pool as soon as no tensor of the last snapshot exists. Does not wait."""
         if self._pool is not None:
             self._pool.retire()
             self._pool = None

@@ -191,7 +191,7 @@ class Tensor:
         return capsule
 
     def buffer(self) -> memoryview:
-        """Returns the bytes of a tensor in host memory. Raises BufferError on a GPU."""
+        """Returns the bytes of a tensor in host memory. Raises BufferError if it is on a GPU."""
         if self.device != "host":
             raise BufferError(f"the tensor is not in host memory but on {self.device}")
         return memoryview(self._owner.buffer())[self.ptr - self._owner.base:][:self.nbytes]
@@ -319,9 +319,9 @@ class Memory:
         the allocation alive. Programs that save or copy tensors assume that tensors of one
         storage are views of each other. With `one_storage` all tensors share the allocation's
         storage, because record_stream and CUDA's handles for other processes accept only
-        storages that torch's allocator created. Tensors of the same dtype and shape at equal
-        distances are then created by one call. `.data` detaches each tensor from the tensor
-        that it was made from, so that autograd treats them separately."""
+        storages that torch's allocator created. One call then creates all tensors of the same
+        dtype and shape whose addresses are equally spaced. `.data` detaches each tensor from
+        the tensor that it was made from, so that autograd treats them separately."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
@@ -349,8 +349,8 @@ class Memory:
 
 
 def _runs(places: List[int], at: Sequence[int], size: int) -> Iterator[Tuple[List[int], int]]:
-    """Splits `places` into runs of addresses at equal distances. Yields each run and its
-    distance.
+    """Splits `places` into runs of equally spaced addresses. Yields each run, and the distance
+    from one of its addresses to the next.
 
     `places` are indices into the addresses `at`. The distance is in bytes, a multiple of the
     element size `size`. It is 0 for a run of one tensor."""
@@ -470,7 +470,7 @@ def _is_jax(value: Any) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
-# Maps format characters of memoryview and the module struct to dtypes. _FORMAT_OF maps back.
+# Maps format characters of memoryview and the module struct to dtypes. _FORMAT_OF is the reverse.
 _FORMATS = {"?": "BOOL", "B": "U8", "c": "U8", "b": "I8", "H": "U16", "h": "I16", "e": "F16",
             "I": "U32", "i": "I32", "f": "F32", "Q": "U64", "q": "I64", "L": "U64", "l": "I64",
             "d": "F64"}
@@ -494,8 +494,8 @@ def _buffer_place(value: Any) -> Place:
 
 
 def place_of(value: Any) -> Place:
-    """Returns the Place of a tensor: of penstock, torch or numpy, or any object that has an
-    array interface, DLPack or a buffer. Raises TypeError or ValueError for anything else."""
+    """Returns the Place of a tensor of penstock, torch or numpy, or of any object that has an array
+    interface, DLPack or a buffer. Raises TypeError or ValueError for anything else."""
     if isinstance(value, Tensor):
         return Place(value.ptr, value.shape, None, value.dtype, value.device, value)
     torch = sys.modules.get("torch")

@@ -2,8 +2,8 @@
 """Contents: where the bytes of each storage are in a file that torch.save wrote.
 
 Reads the directory of the zip archive and the pickle in it. Runs no code that the pickle names, and
-moves no bytes of tensors. An archive that torch.load can read but this module cannot describe
-raises Unsuited. A damaged archive raises FormatError with the file's name and an offset."""
+moves no bytes of tensors. Raises Unsuited for an archive that torch.load can read but this module
+cannot describe. Raises FormatError, with the file's name and an offset, for a damaged archive."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ _log = logging.getLogger("penstock")
 _DIRECT = ("cpu", "cuda")
 
 # Maps parts of torch.load's error messages to the reason to report. torch.load raises these errors
-# only because load passes mmap=True, and a function as map_location. load then calls it without
-# them.
+# only because load passes mmap=True, and a function as map_location. load then calls torch.load
+# again without these two arguments.
 _NOT_HERE = {
     "unable to mmap": "it cannot be mapped into memory",
     "Callable map_location not supported": "torch.load rebuilds its tensors on a device itself",
@@ -274,7 +274,8 @@ class _Loader:
         return str(self.map_location)
 
     def _device(self, location: str) -> Any:
-        """Returns the torch device of a location. torch raises RuntimeError if there is none."""
+        """Returns the torch device of a location. torch raises RuntimeError if this machine has no
+        such device."""
         if location not in self._devices:
             nothing = torch.UntypedStorage(0)
             found = torch.serialization.default_restore_location(nothing, location)
@@ -307,8 +308,8 @@ class _Loader:
                                device_name(place.device), room=_room(record, place))], [place])
                  for name, record, place in wanted]
         _check_stop(self.how["stop"], self.contents.name)
-        # torch may have freed this memory while kernels that use it were still queued on a stream.
-        # So this function waits for the GPUs.
+        # torch reuses freed memory for new storages. Kernels that are still queued on a stream may
+        # use this memory. So this function waits for the GPUs before it writes to the storages.
         synchronize_all(item.segments[0].device for item in items)
         self.report._add(read_part(self.contents.source, items, checksums=False,
                                    tell=_teller(self.meter), **self.how))
@@ -355,8 +356,9 @@ def _is_long(record: Record) -> bool:
 def _new_storage(record: Record, device: Any) -> Any:
     """Returns an uninitialised storage for a payload, in host memory if `device` is None.
 
-    A drive can write a long payload in host memory directly. For this, the payload has the same
-    offset within its memory page as within its page of the file, and a page of room after it."""
+    For a long payload, a drive can write to host memory directly. For this, the payload's memory
+    has the same offset within a memory page as the payload has within a page of the file, and is
+    followed by a page that the read may overwrite."""
     if device is not None and device.type != "cpu":
         return torch.UntypedStorage(record.nbytes, device=device)
     if not _is_long(record):
@@ -432,7 +434,7 @@ def _shown(name: str) -> str:
 
 def _load_directly(contents: Contents, map_location: Any, how: Mapping[str, Any],
                    code: Mapping[str, Any], report: FileReport, meter: Meter) -> Any:
-    """Implements load for a file that this module can read."""
+    """Implements the function `load` for a file that this module can read."""
     loader = _Loader(contents, map_location, how, report, meter)
     loader.read_all()
     try:

@@ -50,7 +50,7 @@ class TransferReport:
         self.reasons: Dict[str, str] = {}
 
     def fill(self, r: Any) -> None:
-        """Copies the members of struct penstock_report."""
+        """Sets the attributes from `r`, a struct penstock_report."""
         self.bytes, self.seconds = int(r.bytes), (r.end_ns - r.start_ns) / 1e9
         self.path, self.engine = _text(r.path), _text(r.engine)
         self.cpu_copies = r.cpu_copied / r.bytes if r.bytes else 0.0
@@ -149,8 +149,8 @@ class Storage:
 
     def move(self, op: int, segments: Sequence[Segment], *, exact: bool = True,
              require: str = "any", effort: str = "thrifty") -> TransferReport:
-        """Reads or writes segments, and returns when they have arrived. With `exact`, a read
-        beyond the end is an error."""
+        """Reads or writes segments, and returns when all their bytes have arrived. With `exact`, a
+        read beyond the end is an error."""
         report = TransferReport()
         table = ffi.new("struct penstock_seg[]", len(segments) or 1)
         devices = {name: open_device(name) for name in {s.device for s in segments}}
@@ -215,7 +215,8 @@ def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
 
 
 def bytes_place(data: Any) -> Place:
-    """Returns the Place of the bytes of an object with a buffer, as a flat list of bytes."""
+    """Returns the Place of the bytes of `data`, an object with a buffer. The Place describes them
+    as a one-dimensional tensor of dtype U8."""
     view = memoryview(data).cast("B")
     raw = ffi.from_buffer(view, require_writable=False)
     return Place(int(ffi.cast("uintptr_t", raw)), (math.prod(view.shape or (1,)),), None, "U8",

@@ -2,9 +2,9 @@
 """Zip archives as torch.save writes them, laid out so that payloads can move directly.
 
 torch.load reads a zip archive whose records are stored without compression: `data.pkl` holds the
-pickled object, and `data/0`, `data/1` and so on hold the bytes of the tensors' storages. This
-module computes the bytes around the payloads, and finds the payloads of an existing archive. It
-does no I/O and needs no torch.
+pickled object, and `data/0`, `data/1` and so on hold the bytes of the tensors' storages (the
+payloads). This module computes the bytes around the payloads, and finds the payloads of an existing
+archive. It does no I/O and needs no torch.
 
 Long payloads begin at a multiple of 4096 in the file, so that a drive can transfer them from or
 to device memory. For this, the local header of a payload has an extra field of the needed length;

@@ -115,8 +115,8 @@ class PenstockFileSystem(AbstractFileSystem):
         return self.client.get_bytes_range(path, first, max(0, last - first))
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
-        """Writes an object. With mode="create", the object must not exist: the store refuses it
-        also if another client creates it meanwhile."""
+        """Writes an object. With mode="create", the object must not exist: the store also refuses
+        the write if another client has created the object meanwhile."""
         path, new = self._strip_protocol(path), _is_new(mode)
         with _exists_error(path):
             self.client._write(path, bytes_place(value), new=new)
@@ -176,7 +176,7 @@ class PenstockFileSystem(AbstractFileSystem):
 class PenstockFile(AbstractBufferedFile):
     """An open object. What is written becomes visible at the close.
 
-    With the mode "xb", the object must not exist, neither at the open nor at the close."""
+    With the mode "xb", the open fails if the object exists, and so does the close."""
 
     def __init__(self, fs: Any, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> None:
         self._storage: Optional[Storage] = None
@@ -259,7 +259,7 @@ def _is_new(mode: str) -> bool:
 
 @contextlib.contextmanager
 def _exists_error(path: str) -> Iterator[None]:
-    """Raises FileExistsError if its block raises a PenstockError with errno EEXIST."""
+    """Raises FileExistsError if the `with` block raises a PenstockError with errno EEXIST."""
     try:
         yield
     except PenstockError as error:

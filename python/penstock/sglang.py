@@ -21,7 +21,7 @@ FORMAT = "penstock"
 def _ranks(load_config: Any) -> Any:
     """Returns SGLang's group of processes that load the model at the same time.
 
-    Returns None if SGLang's load_config excludes a group, or if SGLang has not created one yet."""
+    Returns None if load_config.load_group is None, or if SGLang has not created a group yet."""
     group = getattr(load_config, "load_group", False)
     if group is None or hasattr(group, "world_size"):
         return group
@@ -33,8 +33,8 @@ def _ranks(load_config: Any) -> Any:
 
 
 def _with_mtp(files: Any, folder: str, source: Any) -> Any:
-    """Adds the file for multi-token prediction, which some models have beside their index, to
-    `files`. SGLang's own function finds that file."""
+    """Returns `files`, with the file for multi-token prediction if the model has one. The index of
+    a model may omit this file. SGLang's own function finds it."""
     from sglang.srt.model_loader import weight_utils
     add = getattr(weight_utils, "maybe_add_mtp_safetensors", None)
     if add is None or getattr(source, "model_config", None) is None:

@@ -47,8 +47,8 @@ def chosen_files(loader: Any, source: Any) -> Any:
 def _needs(local_expert_ids: Any) -> Optional[Callable[[str], Optional[bool]]]:
     """Returns the argument `needs` of file_weights for a rank that has only some experts.
 
-    vLLM computes the numbers of these experts if expert parallelism is on. Returns None if all
-    ranks need all tensors."""
+    vLLM computes the ids of these experts if expert parallelism is on. Returns None if all ranks
+    need all tensors."""
     if local_expert_ids is None:
         return None
     from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
@@ -70,8 +70,8 @@ def _shows_bar(wanted: bool) -> bool:
 
 @contextlib.contextmanager
 def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
-    """Replaces the functions READERS of vLLM's default loader by `read` until the `with` block
-    ends."""
+    """Replaces the functions of vLLM's default loader that READERS names by `read`, until the
+    `with` block ends."""
     from vllm.model_executor.model_loader import default_loader
     old = {name: getattr(default_loader, name) for name in READERS
            if hasattr(default_loader, name)}
@@ -86,9 +86,11 @@ def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stand_in(source: Any, elsewhere: Optional[str]) -> Iterator[Any]:
-    """Yields the Source in which vLLM searches for files. Without the option `weights`
-    (`elsewhere`), it is `source`. With this option, the weights are outside of `source`. So vLLM
-    gets a temporary folder with an empty safetensors file, which nobody reads."""
+    """Yields the Source in which vLLM searches for the safetensors files.
+
+    `elsewhere` is the value of the option `weights`. If it is None, yields `source`. Otherwise the
+    weights are not in `source`. vLLM then gets a temporary folder with an empty safetensors file,
+    which nobody reads."""
     if elsewhere is None:
         yield source
         return

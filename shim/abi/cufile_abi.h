@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The types of the cuFile ABI: the numbers and layouts that callers were compiled with. The drop-in
- * (Penstock's libcufile), path vendor (which loads NVIDIA's libcufile) and the tests include this
+ * (Penstock's libcufile), path `vendor` (which loads NVIDIA's libcufile) and the tests include this
  * file; cufile_calls.h declares the functions. The types were written from public facts and have
  * names other than NVIDIA's, so that a test can include both headers and compare them. All layouts
  * are from version 1.15 and must never change; comments mark what versions 1.16 to 1.19 added.

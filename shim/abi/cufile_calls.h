@@ -81,7 +81,7 @@ CUF_API struct cuf_error cuFileDriverSetP2PFlags(int target, int flags);
 CUF_API struct cuf_error cuFileDriverGetP2PFlags(int target, int *flags);
 CUF_API struct cuf_error cuFileExportPCIeTopology(const char *name);
 
-/* Marks the library as Penstock's drop-in. Path vendor needs NVIDIA's library, so it refuses to
+/* Marks the library as Penstock's drop-in. Path `vendor` needs NVIDIA's library, so it refuses to
  * load a library that has this symbol. */
 CUF_API extern const char penstock_cufile_marker[];
 

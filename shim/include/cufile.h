@@ -7,7 +7,7 @@
  * Names, numbers and layouts are those of version 1.15, so the functions that later versions added
  * are missing. NVIDIA's documentation of cuFile describes the functions, and penstock-cufile(7)
  * the differences. This header needs cuda.h of the CUDA toolkit for CUresult and CUstream. No file
- * of Penstock's library may include it; the test harness/cufile compares it with shim/abi.
+ * of Penstock's library may include it. The test "harness/cufile" compares it with shim/abi.
  */
 #ifndef PENSTOCK_CUFILE_H
 #define PENSTOCK_CUFILE_H

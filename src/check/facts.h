@@ -46,8 +46,9 @@ struct pst_check_facts {
 	int zen;
 	struct pst_check_nvidia nvidia;
 
-	bool host;    /* whether the device is host memory */
-	bool peermem; /* whether the device is the published memory of a PCI function */
+	bool host; /* whether the device is host memory */
+	/* whether the device is memory that a PCI function publishes for peer-to-peer DMA */
+	bool peermem;
 	struct pst_check_subject devices[PST_CHECK_SUBJECTS_MAX], drives[PST_CHECK_SUBJECTS_MAX],
 		nics[PST_CHECK_SUBJECTS_MAX];
 	unsigned device_count, drive_count, nic_count;

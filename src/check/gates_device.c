@@ -15,8 +15,8 @@
 #include "pick.h"
 
 #define STATIC_BAR1 "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"
-/* Published device memory smaller than this number of bytes is too small for the test transfer of
- * `penstock check`. */
+/* Number of free bytes that the test transfer of `penstock check` needs in the memory that a PCI
+ * function publishes for peer-to-peer DMA. */
 #define P2PMEM_LEAST (1 << 20)
 
 static bool all_of_maker(const struct pst_check_facts *f, const char *maker)
@@ -29,8 +29,8 @@ static bool all_of_maker(const struct pst_check_facts *f, const char *maker)
 	return f->device_count > 0;
 }
 
-/* Returns the number of devices for which `bad` returns true. For every device, adds the text
- * that `bad` writes to the details. */
+/* Returns the number of devices for which `bad` returns true. `bad` also writes a text about each
+ * device. The function adds these texts to the details of the line. */
 static unsigned count_bad(const struct pst_check_facts *f, struct pst_check_line *line,
 			  bool (*bad)(const struct pst_check_facts *,
 				      const struct pst_check_subject *, char *, size_t))
@@ -286,8 +286,8 @@ static bool device_lacks_p2pmem(const struct pst_check_facts *f,
 	return !subject->pci->p2pmem_bytes;
 }
 
-/* Inspects the device "peermem", which consists only of the memory that a PCI function
- * publishes. Without published memory the device can receive no bytes. */
+/* Inspects the device "peermem", which consists only of the memory that a PCI function publishes
+ * for peer-to-peer DMA. Without published memory the device can receive no bytes. */
 static void inspect_published(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	const struct pst_pci *pci = f->devices[0].pci;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the gates that check an object store: there are keys, the server answers and proves
- * its identity, no firewall blocks it, it sends ranges of the object, and it moves bytes itself
- * (S3 over RDMA). Called by check.c. store.c makes the test requests.
+ * Implements the gates that check an object store: there are access keys, the server answers and
+ * proves its identity, no firewall blocks it, it sends ranges of the object, and it writes bytes
+ * into the client's memory itself (S3 over RDMA). Called by check.c. store.c makes the test
+ * requests.
  */
 #include "gates_endpoint.h"
 
@@ -15,8 +16,8 @@ void pst_check_try_endpoint(struct pst_check_facts *f)
 	pst_check_store_try(f->opts->target, &f->store);
 }
 
-/* If the facts come from a capture (copies of another machine's files), sets the line to "unknown",
- * because no connection is possible. Returns whether they do. */
+/* Returns whether the facts come from a capture (copies of another machine's files). In that case,
+ * sets the line to "unknown", because no connection is possible. */
 static bool is_captured(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	if (f->captured)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the gates that check one file: its file system and mount, the block stack below, the
- * stack's support for peer memory, alignment, stripes, and the result of the probe (the test
- * transfer of `penstock check`). A network or parallel file system gets a line that tells what it
- * can do. The name of a file system alone must never open the gate of the file system.
+ * stack's support for peer memory (memory of another PCI Express device), alignment, stripes, and
+ * the result of the probe (the test transfer of `penstock check`). A network or parallel file
+ * system gets a line that tells what it can do. The name of a file system alone must never open the
+ * gate of the file system.
  */
 #include "gates_file.h"
 

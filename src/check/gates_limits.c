@@ -133,8 +133,8 @@ static void inspect_memlock(const struct pst_check_facts *f, struct pst_check_li
 
 /* ---- control groups -------------------------------------------------------------- */
 
-/* Reads the file `name` of this process's control group or, if it is not visible, of the topmost
- * visible group. Returns whether one of the two groups has the file. */
+/* Reads the file `name` of this process's control group. If that group has no such file or is not
+ * visible, reads the file of the topmost visible group. Returns whether it found the file. */
 static bool group_value(const struct pst_check_facts *f, const char *controller, const char *name,
 			char *out, size_t len)
 {

@@ -102,8 +102,8 @@ static bool route_is_better(const struct pci_route *a, const struct pci_route *b
 }
 
 /* Finds the route that decides the gate for the device. If a file is checked, this is the worst
- * route, because the device must reach all drives of the file. Otherwise this is the route to
- * the nearest drive. Returns false if no drive is on PCI. */
+ * route, because the device must reach all drives of the file. Otherwise this is the best route
+ * to any drive. Returns false if no drive is on PCI. */
 static bool device_route(const struct pst_check_facts *f, const struct pst_check_subject *device,
 			 struct pci_route *out, const struct pst_check_subject **drive)
 {

@@ -17,7 +17,7 @@ void pst_line_no(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_unknown(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Sets the state to unknown, and the text to say that this user may not read `what`. */
+/* Sets the state to unknown, and sets a text which says that this user may not read `what`. */
 void pst_line_no_permission(struct pst_check_line *line, bool captured, const char *what);
 
 /* Sets the action to take, which replaces the gate's default action. */

@@ -57,8 +57,8 @@ static int device_not_found(char *why, size_t why_len, const char *name, const c
 
 /* ---- the device on the real machine -------------------------------------------------- */
 
-/* Makes the device that the library opened the only device to check. Used for a GPU that /sys
- * does not show: a sandbox can give access to a GPU but hide PCI. */
+/* Replaces the list of devices to check by the one device that the library opened. Used for a GPU
+ * that /sys does not show: a sandbox can give access to a GPU but hide PCI. */
 static void device_set_hidden(struct pst_check_facts *f)
 {
 	f->devices[0] = (struct pst_check_subject){.name = f->device_name,
@@ -68,8 +68,8 @@ static void device_set_hidden(struct pst_check_facts *f)
 	f->device_count = 1;
 }
 
-/* Makes the card that the library opened the only device to check. CUDA does not number GPUs in
- * PCI order, so the card of the same number in the topology can be a different card. */
+/* Replaces the list of devices to check by the card that the library opened. CUDA does not number
+ * GPUs in PCI order, so the card of the same number in the topology can be a different card. */
 static void device_set_opened(struct pst_check_facts *f, const char *bdf)
 {
 	const struct pst_pci *pci = pst_topo_pci(f->topo, bdf);
@@ -83,8 +83,8 @@ static void device_set_opened(struct pst_check_facts *f, const char *bdf)
 		}
 }
 
-/* Opens the device for a moment, to learn whether the driver's library exists and works. If
- * `one` is true, makes the opened card the only device to check. */
+/* Opens the device for a moment, to learn whether the driver's library exists and works. If `one`
+ * is true, no other device than the opened one is checked. */
 static void device_try(struct pst_check_facts *f, const char *name, bool one)
 {
 	struct penstock_device_info info = {.size = sizeof(info)};

@@ -157,7 +157,8 @@ static int scratch_fill(struct probe *p)
 	return 0;
 }
 
-/* Writes the folder that contains `path` to `out`, or `path` itself if it is a folder. */
+/* Stores in `out` the path of the folder that contains `path`, or `path` itself if it is a
+ * folder. */
 static void path_folder(const char *path, char *out, size_t len)
 {
 	struct stat st;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options and the result of `penstock check`. The result has one line for each gate, which is a
- * condition of a path between storage and device, one entry for each measured path, and the
- * verdict, which follows from the lines and entries. The gates fill in the result, and the command
- * prints it. A gate whose facts cannot be read gets the state unknown, never ok.
+ * The options and the result of `penstock check`. A gate is a condition of a path between storage
+ * and device. The result has one line for each gate, one entry for each measured path, and the
+ * verdict, which follows from these lines and entries. The gates fill in the result, and the
+ * command prints it. A gate whose facts cannot be read gets the state unknown, never ok.
  */
 #ifndef PST_CHECK_RESULT_H
 #define PST_CHECK_RESULT_H

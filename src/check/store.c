@@ -89,8 +89,8 @@ static void place_describe(const struct pst_object_place *place, struct pst_chec
 			 place->settings.source, place->settings.region);
 }
 
-/* Requests the object or the bucket. For a presigned URL, requests the first byte, because the URL
- * is valid only for GET. */
+/* Sends a HEAD request for the object or the bucket. A presigned URL is valid only for GET, so for
+ * it sends a GET request for the first byte. */
 static int store_ask(struct pst_object_place *place, struct pst_check_store *s, struct pst_err *err)
 {
 	struct pst_object_call call;
@@ -137,8 +137,8 @@ static void read_describe(const struct pst_object_place *place,
 		if (row->text && row->why)
 			snprintf(s->why_rdma, sizeof(s->why_rdma), "%s", row->text);
 	}
-	/* Without the URL option `rdma`, the library sends a token, with which a server can use
-	 * RDMA, only to servers on this host. */
+	/* A server can use RDMA only if the library sends it a token. Without the URL option
+	 * `rdma`, the library sends a token only to servers on this host. */
 	s->rdma_not_asked = !s->by_rdma && place->url.rdma == PST_OBJECT_RDMA_AUTO &&
 			    strstr(s->why_rdma, "another host");
 }

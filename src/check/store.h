@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The results of test requests to an object store, which gates_endpoint.c reports. The requests
- * read at most STORE_READ_MAX bytes and change nothing. A text must never contain a secret or the
- * query of a presigned URL.
+ * read at most READ_MAX bytes (see store.c) and change nothing. A text must never contain a secret
+ * or the query of a presigned URL.
  */
 #ifndef PST_CHECK_STORE_H
 #define PST_CHECK_STORE_H
@@ -18,7 +18,7 @@
 enum pst_store_step {
 	PST_STORE_URL,	  /* the URL is valid */
 	PST_STORE_KEYS,	  /* there are keys, or none are needed */
-	PST_STORE_NAME,	  /* the server has an address */
+	PST_STORE_NAME,	  /* the server's name resolves to an address */
 	PST_STORE_ANSWER, /* the server answers HTTP */
 	PST_STORE_FOUND,  /* the server grants the request, and the object exists */
 	PST_STORE_READ,	  /* a range of the object was read */

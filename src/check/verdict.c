@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the names of the gates in this state whose need (the effect if they are not open) is at
- * least `least`. Returns the number of such gates. */
+/* Writes the names of the gates that are in the state `state` and whose need (the effect of a gate
+ * that is not open) is at least `least`. Returns the number of such gates. */
 static unsigned list_lines(const struct pst_check *check, enum pst_check_state state,
 			   enum pst_check_need least, char *out, size_t len)
 {

@@ -20,7 +20,8 @@ struct pst_ckpt_dir {
  *
  * in	the folder or prefix in which `name` is; NULL if `name` is a path or a URL
  * name	must not be a symbolic link unless `in` is NULL
- * path	name for messages, which must stay valid; that of objects is their URL without options
+ * path	name for messages, which must stay valid. For objects, out->path becomes their URL without
+ *	options instead
  */
 int pst_ckpt_dir_open(const struct pst_ckpt_dir *in, const char *name, const char *path,
 		      struct pst_ckpt_dir *out);

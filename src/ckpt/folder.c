@@ -143,7 +143,7 @@ static const struct pst_ckpt_file *find_file(const struct pst_ckpt_folder *f, co
 	return f->count ? bsearch(&key, f->files, f->count, sizeof(f->files[0]), by_name) : NULL;
 }
 
-/* Adds a copy of `file`, and gives it a copy of `name`. */
+/* Adds a copy of `file` to the list, with a copy of `name` as its name. */
 static int append_file(struct pst_ckpt_folder *f, const char *name,
 		       const struct pst_ckpt_file *file)
 {
@@ -172,8 +172,8 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 	char target[PATH_MAX];
 	struct stat stat;
 
-	/* Ignores a file that has been removed since the folder was listed, a folder, and a link
-	 * that does not lead to a part (a data file of a checkpoint). */
+	/* Ignores folders, files that have been removed meanwhile, and links that do not lead to a
+	 * part (a data file of a checkpoint). */
 	file.linked = pst_part_link(&f->dir, name, target);
 	file.missing = file.linked && fstatat(f->dir.fd, name, &stat, 0) && errno == ENOENT;
 	if (file.missing && fstatat(f->dir.fd, name, &stat, AT_SYMLINK_NOFOLLOW))
@@ -193,7 +193,7 @@ static int add_file(struct pst_ckpt_folder *f, const char *name, enum pst_file_k
 }
 
 /* Adds a part (a data file of the checkpoint) that is an object of a store, with the time 0.
- * Ignores one that does not exist. */
+ * Ignores an object that does not exist. */
 static int add_object(struct pst_ckpt_folder *f, const char *name)
 {
 	struct pst_ckpt_file file = {.kind = PST_FILE_PART};
@@ -382,8 +382,8 @@ static int check_indices(struct pst_ckpt_folder *f)
 	return 0;
 }
 
-/* Adds to the list of files the parts (data files) of the manifest that list_file has ignored,
- * because their names are not those of parts. */
+/* Adds more files to f->files: the parts (data files) that the manifest lists, but that list_files
+ * has ignored because their names do not look like those of parts. */
 static int add_named_parts(struct pst_ckpt_folder *f, const struct penstock_manifest *m)
 {
 	uint64_t before = f->count;
@@ -447,8 +447,8 @@ static void count_files(struct pst_ckpt_folder *f)
 
 /* Fills in f->ckpt; list_files has filled f->files. `manifest` is the result of opening the
  * checkpoint's manifests: 0 or a negative errno, whose message penstock_errmsg still returns.
- * Returns 0. Returns an error such as -ENOMEM if this process cannot examine the checkpoint; the
- * checkpoint may be whole. */
+ * Returns 0, or an error such as -ENOMEM if this process cannot examine the checkpoint, which may
+ * then be whole. */
 static int describe(struct pst_ckpt_folder *f, const struct penstock_manifest *m, int manifest)
 {
 	bool summed = !manifest;

@@ -210,7 +210,7 @@ static int parse_head(struct parse *p, char *line, size_t len)
 }
 
 /* Checks the tail (the last line of a manifest), which begins at `line`. *parts becomes the number
- * of parts that the tail has. */
+ * of parts that the tail states. */
 static int check_tail(struct parse *p, char *line, size_t len, uint64_t *parts)
 {
 	size_t before = (size_t)(line - p->text);
@@ -356,7 +356,7 @@ struct source {
 	const struct pst_ckpt_dir *dir;
 	uint64_t bytes_left; /* number of bytes that may still be read */
 	unsigned found;	     /* number of manifests */
-	unsigned replaced;   /* how many of them belong to another marker than the folder's */
+	unsigned replaced;   /* how many of them list a marker that is not the folder's */
 };
 
 static bool names_marker(const char *name)
@@ -527,9 +527,9 @@ const struct pst_manifest_part *pst_manifest_part(const struct penstock_manifest
 			     : NULL;
 }
 
-/* Returns the last item (a range with a checksum) of a part that begins at offset `off`, or NULL.
- * If several items begin there, only the last of them can have bytes, because items do not
- * overlap. */
+/* Returns the last of the part's items (ranges with a checksum) that begin at offset `off`, or NULL
+ * if none begins there. If several items begin there, only the last of them can have bytes, because
+ * items do not overlap. */
 static const struct penstock_item *item_at(const struct penstock_manifest *m,
 					   const struct pst_manifest_part *part, uint64_t off)
 {

@@ -12,7 +12,8 @@
 #include "ckpt/dir.h"
 #include "penstock_ckpt.h"
 
-/* Maximum number of bytes of a manifest that is written, which lists about 5 million items. */
+/* Maximum length in bytes of a manifest to write. A manifest of this length has about 5 million
+ * items. */
 #define PST_MANIFEST_WRITE_MAX (512ull << 20)
 /* Maximum number of bytes of all manifests of a folder. They are in memory at the same time. While
  * a save replaces a checkpoint, the folder has the manifests of the old and of the new

@@ -8,9 +8,8 @@
  *	{"parts":1,"crc32c":305419896}
  *
  * An item is an array: its name or null, its offset, its length, and its checksum or null. A
- * manifest can list the marker, such as .metadata, as a part with one item. The manifest then
- * counts only while the folder has this marker. Called
- * by bindings and programs.
+ * manifest can list the marker, such as .metadata, as a part with one item. Readers then ignore the
+ * manifest if the folder has another marker. Called by bindings and programs.
  */
 #include <errno.h>
 #include <stdlib.h>

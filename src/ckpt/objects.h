@@ -30,8 +30,8 @@ int pst_objects_open(const char *dir, struct pst_objects *out);
 int pst_objects_open_sub(const struct pst_objects *o, const char *name, struct pst_objects *out);
 void pst_objects_close(struct pst_objects *o);
 
-/* Calls a function for each object and each subfolder. The key that it gets is only the name: it
- * has no prefix and no slash. */
+/* Calls `each` for each object and each subfolder. The member `key` that `each` gets is only the
+ * name, without the prefix and without a slash. */
 int pst_objects_each(const struct pst_objects *o,
 		     int (*each)(void *user, const struct pst_listed *object), void *user);
 

@@ -292,8 +292,8 @@ static int read_file(struct pst_part_move *m)
 	return ret;
 }
 
-/* Runs `move` while the device "host" is open. Memory that belongs to no other open device then
- * belongs to this device. */
+/* Runs `move` while the device "host" is open. The library then takes memory that belongs to no
+ * other open device for host memory. */
 static int with_host(struct pst_part_move *m, int (*move)(struct pst_part_move *m))
 {
 	struct penstock_device *host;

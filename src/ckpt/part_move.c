@@ -16,8 +16,8 @@
 #define SEGS 1024u   /* Maximum number of segments of a request. */
 /* Time in ns between two calls of opts.look. */
 #define POLL_NS 100000000
-/* Maximum number of ranges, and of their bytes, whose checksums this thread computes before it
- * takes completed requests from the queue again. A single range may have more bytes. */
+/* Before this thread takes completed requests from the queue again, it computes the checksums of at
+ * most SUMS ranges, which have at most SUM_BYTES bytes. A single range may have more bytes. */
 #define SUMS 256u
 #define SUM_BYTES (16u << 20)
 
@@ -40,7 +40,8 @@ struct state {
 	struct batch *ready, **ready_end;
 	uint64_t slice, row;
 	uint64_t looked_ns; /* time of the last call of opts.look, in ns */
-	int failed;	    /* the first error; its message is the thread's last one; 0: none */
+	/* the first error, whose message penstock_errmsg still returns; 0 if there was none */
+	int failed;
 };
 
 /* ---- checksums ---- */

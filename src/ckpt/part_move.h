@@ -16,7 +16,7 @@ struct pst_part_move {
 	struct penstock_item *items;	/* copies of the caller's items */
 	uint64_t item_count;		/* number of items */
 	struct pst_slices slices;	/* the slices of all items */
-	bool store_sums;	   /* whether the checksums are stored in the items, not compared */
+	bool store_sums;	   /* true: stores checksums in the items; false: compares them */
 	bool *unsummed;		   /* for each item: whether its checksum is not known */
 	struct pst_report_sum sum; /* the sum of the requests' reports */
 };

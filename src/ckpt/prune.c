@@ -80,8 +80,8 @@ static int remove_file(const struct pst_ckpt_folder *f, const struct pst_ckpt_fi
 				      "cannot remove: %m");
 }
 
-/* Removes all markers (the files that mark a checkpoint as complete) if `markers` is true,
- * otherwise all its other files. */
+/* Removes the markers of a checkpoint (the files that mark it as complete) if `markers` is true.
+ * Otherwise removes its other files. */
 static int remove_files(const struct pst_ckpt_folder *f, bool markers)
 {
 	int ret = 0;
@@ -202,9 +202,9 @@ static int64_t newest_time(const struct pst_ckpt_list *list)
 }
 
 /* Returns 1 if a save may be writing below a prefix, 0 if not, or a negative errno. A running save
- * replaces an object of its lock every BEAT_S seconds. A lock is dead if the store has a checkpoint
- * that is newer by LEASE_S seconds. With PENSTOCK_PRUNE_NEWEST, the function watches the lock for
- * LEASE_S seconds, and returns 0 if it does not change. */
+ * replaces an object of its lock every BEAT_S seconds. A lock is dead if it last changed more than
+ * LEASE_S seconds before the time of the list's newest checkpoint. With PENSTOCK_PRUNE_NEWEST, the
+ * function watches the lock for LEASE_S seconds, and returns 0 if the lock does not change. */
 static int beat_is_seen(const struct prune *p, const struct pst_objects *objects)
 {
 	struct beats first = {.sum = 0}, now;

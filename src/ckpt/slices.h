@@ -18,7 +18,7 @@ struct pst_slice {
 	uint64_t item;	 /* index of the item */
 	uint32_t crc32c; /* checksum of the slice's bytes, if it has been computed */
 	bool sum;	 /* whether the checksum is wanted */
-	bool edge;	 /* whether the slice is too short or not aligned for direct paths */
+	bool edge;	 /* whether direct paths cannot carry it: too short, or not aligned */
 };
 
 struct pst_slices {
@@ -26,7 +26,7 @@ struct pst_slices {
 	uint64_t count, capacity;
 	enum penstock_op op;
 	uint64_t align;	 /* alignment that direct paths need in the file, in bytes */
-	uint64_t length; /* length of a written file */
+	uint64_t length; /* length of the file, if it is written */
 };
 
 /* Adds the slices of one segment of item `item`. `sum` tells whether their checksums are wanted. If

@@ -86,7 +86,7 @@ static int look(void *user, uint64_t bytes)
 	return v->cancelled;
 }
 
-/* Compares the checksum of an item that has been read. */
+/* Compares `crc`, the checksum of an item's bytes, with the checksum in the manifest. */
 static void check_item(struct verify *v, const char *part, const struct penstock_item *item,
 		       uint32_t crc)
 {
@@ -222,8 +222,8 @@ static void check_length(struct verify *v, const struct pst_manifest_part *part,
 			     (unsigned long long)part->bytes);
 }
 
-/* Reads the items of a part of `bytes` bytes, and closes `st`. If `opened` is not 0, it is the
- * error with which the part could not be opened, which is a fault. */
+/* Reads the items of a part of `bytes` bytes, and closes `st`. `opened` is the result of opening
+ * the part: 0, or an error, which the function reports as a fault. */
 static int verify_storage(struct verify *v, const struct pst_manifest_part *part, int opened,
 			  struct penstock_storage *st, uint64_t bytes)
 {

@@ -7,7 +7,7 @@
 #include <dirent.h>
 
 /*
- * Calls `each` for each name in a folder but "." and "..", in any order.
+ * Calls `each` for each name in a folder except "." and "..", in any order.
  *
  * fd		descriptor of the folder; its position stays as it is
  * each		a result other than 0 ends the listing

@@ -16,13 +16,13 @@ struct pst_json {
 	char *text;
 	size_t len, at;
 	const char *what; /* message of the first error; NULL if there was none */
-	/* pst_json_skip accepts NaN, Infinity and -Infinity, which Python writes. */
+	/* Whether pst_json_skip accepts NaN, Infinity and -Infinity, which Python writes. */
 	bool python_numbers;
 	/*
-	 * The parser also accepts texts that are not strictly JSON, such as cufile.json: with
-	 * comments, a comma after the last member, leading zeros, numbers such as "1.", and
-	 * strings that are not UTF-8. It writes a question mark for an escaped NUL and for half of
-	 * a surrogate pair.
+	 * Whether the parser also accepts texts that are not strictly JSON, such as cufile.json:
+	 * with comments, a comma after the last member, leading zeros, numbers such as "1.", and
+	 * strings that are not UTF-8. It then writes a question mark for an escaped NUL and for
+	 * half of a surrogate pair.
 	 */
 	bool lenient;
 	unsigned lines; /* number of line ends in the text before offset `at` */

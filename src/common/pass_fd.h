@@ -21,7 +21,7 @@ union pst_pass_fd {
 void pst_pass_fd_put(struct msghdr *msg, union pst_pass_fd *control, int fd);
 
 /*
- * Receives a message without waiting into the buffers msg->msg_iov. Returns the result of
+ * Receives a message into the buffers msg->msg_iov, without waiting. Returns the result of
  * recvmsg(2), with errno after an error. *fd receives the message's descriptor, or -1. The flag
  * MSG_CTRUNC in msg->msg_flags says that the kernel has dropped a descriptor.
  */

@@ -84,7 +84,7 @@ const char *pst_size_parse(const char *text, uint64_t *out)
 	}
 	unit = unit_find(end + (*end == ' '));
 	if (!unit && end != at)
-		return NULL; /* a fraction of a byte */
+		return NULL; /* a number without a unit may not have a fraction */
 	bytes = unit ? unit->bytes : 1;
 	if (__builtin_mul_overflow(whole, bytes, &whole) ||
 	    __builtin_add_overflow(whole, fraction_of(bytes, fraction, end), &whole) ||

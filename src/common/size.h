@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses a number of bytes such as "4KiB" or "1.5 GB". Used by storage mem and by the options of
- * the command.
+ * Parses a number of bytes such as "4KiB" or "1.5 GB". Used for the URLs of memory storage
+ * ("mem:SIZE") and for the options of the command.
  */
 #ifndef PST_COMMON_SIZE_H
 #define PST_COMMON_SIZE_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements struct_copy.h. These functions never access bytes of the caller's struct beyond its
- * member `size`, and never read more than PST_STRUCT_SIZE_MAX bytes of it.
+ * Implements struct_copy.h. The member `size` of the caller's struct is the struct's length. These
+ * functions never access bytes beyond this length, and never read more than PST_STRUCT_SIZE_MAX
+ * bytes.
  */
 #include "common/struct_copy.h"
 

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Largest accepted value of `size`. No struct of the API is nearly as long, so a larger value
- * is garbage, and the memory may be unreadable before that length. */
+/* Largest accepted value of `size`. No struct of the API is nearly as long, so a larger value is
+ * garbage, and the caller's readable memory may end earlier. */
 #define PST_STRUCT_SIZE_MAX 4096u
 
 /*
@@ -34,8 +34,8 @@ int pst_struct_write(void *to, const void *from, size_t len);
 
 /*
  * Returns the address of element `i` of a caller's array of structs. The `size` of element 0 is the
- * distance between two elements. Returns NULL if element `i` has another `size`: its members would
- * reach into the next element, or an older header's element would lie at another address. Element 0
+ * distance between two elements. Returns NULL if element `i` has another `size`: a longer element
+ * would reach into the next one, and shorter elements would lie closer together. Element 0
  * is always returned, even if its `size` is wrong. So a caller passes element 0 to pst_struct_read
  * before it calls this function for another element.
  */

@@ -97,6 +97,7 @@ struct pst_storage_facts {
 	 * server fetched through windows. parts_near: number of other parts. why_near: why the
 	 * first of the other parts was not fetched through a window. */
 	unsigned parts_far, parts_near;
+	unsigned parts_device; /* those of parts_far whose windows were memory of a device */
 	struct pst_err why_near;
 	/* 0 while the server uses windows. After it has stopped using them, the reason (enum
 	 * penstock_why). NULL if `windows` is NULL. */
@@ -167,6 +168,8 @@ struct penstock_storage {
 #define PST_IO_RING 0x2u   /* the memory is a lane's staging memory, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call takes little time: make it at once, on this thread */
 #define PST_IO_FAR 0x8u	   /* for a drain: the server shall fetch the bytes through a window */
+/* For a drain: move no bytes, but find memory for them in a window. See `placed`. */
+#define PST_IO_PLACE 0x10u
 
 #define PST_IO_PRIV 112 /* size of the storage's own state in a struct pst_io, in bytes */
 
@@ -213,10 +216,12 @@ struct pst_io {
 	const char *engine;
 	/* Why the transfer was not carried by a better engine, if the storage knows the reason. */
 	enum penstock_why engine_why;
-	/* For a fill into a window (struct pst_window): the window, else NULL. The transfer's
-	 * memory begins where the window begins, and the server may write the bytes into the
-	 * window. */
+	/* For a fill into a window (struct pst_window): the window. The transfer's memory begins
+	 * where the window begins, and the server may write the bytes into the window. After a
+	 * drain with PST_IO_PLACE: the window with the memory. Else NULL. */
 	struct pst_window *window;
+	/* For PST_IO_PLACE: the device in whose memory the window is. */
+	struct penstock_device *dev;
 	/* Results of a fill into a window. by_window: the server wrote the bytes into the window.
 	 * by_dma: it did so only by DMA. If the bytes arrived in another way, `err` has the
 	 * reason. */
@@ -261,9 +266,16 @@ struct pst_storage_ops {
 	/* Returns 0 if the storage's server (the far side) can access windows in the memory of
 	 * `dev`, or -errno. The function may make a test transfer, and block. Later, a transfer
 	 * through such a window can still fail with -EOPNOTSUPP, before any byte of it is used. Not
-	 * NULL if facts.windows is set. */
+	 * NULL if facts.windows is set. If it returns 0 for writes, `placed` is not NULL, and the
+	 * storage may keep the device open until it closes. */
 	int (*windows_reach)(struct penstock_storage *st, struct penstock_device *dev,
-			     struct pst_err *err);
+			     enum penstock_op op, struct pst_err *err);
+	/* Ends what a drain with PST_IO_PLACE began: the `len` bytes at offset `off` have been
+	 * copied to its memory or, if `copied` is false, will not be. The drain's result is `len`,
+	 * which may be less than the drain asked for. The drain fails with -EOPNOTSUPP if the bytes
+	 * must be drained from host memory instead. Never blocks, and calls no device. */
+	int (*placed)(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
+		      struct pst_err *err);
 
 	/* Optional. Core calls these three functions only while no request is in flight, and they
 	 * may block. commit publishes the written bytes, abort discards them, length returns the
@@ -419,11 +431,14 @@ struct pst_stream_round {
  */
 struct pst_copier;
 
+/* Kinds of checksums that the device operation `sum` computes. */
+enum pst_sum_kind { PST_SUM_CRC32C, PST_SUM_CRC64NVME, PST_SUM_KINDS };
+
 /* A range of memory whose checksum the device operation `sum` computes. */
 struct pst_sum {
 	const void *ptr;
 	uint64_t len; /* number of bytes, more than 0 */
-	uint32_t raw; /* result: the raw CRC-32C (common/crc32c.h) */
+	uint64_t raw; /* result: the raw CRC (common/crc32c.h, s3/crc.h) */
 	/* For core, not for the backend: the range's device, and the index of the caller's
 	 * element. */
 	struct penstock_device *dev;
@@ -495,9 +510,12 @@ struct pst_device_ops {
 		       struct pst_err *err);
 
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
-	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. */
-	int (*sum)(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
-		   struct pst_err *err);
+	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. If
+	 * `unless_waiting` is true, returns -EAGAIN if a stream waits for a request: the
+	 * computation could wait for this stream. A call without ranges creates the objects that
+	 * the kind needs, which may wait until no stream waits for a request. */
+	int (*sum)(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
+		   unsigned count, bool unless_waiting, struct pst_err *err);
 
 	/* Calls fn(arg), a function that uses a vendor's library, in the thread state that this
 	 * library needs (a current CUDA context). Returns fn's result. */

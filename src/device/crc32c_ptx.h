@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Made by tools/make-ptx from crc32c.cu: edit that file instead.
- * source c2129e10c1467899 */
+ * source b58f77e55c5e0ba1 */
 #ifndef PST_DEVICE_CRC32C_PTX_H
 #define PST_DEVICE_CRC32C_PTX_H
 

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Computes checksums of GPU memory with the kernel of crc32c.cu: one launch for up to RANGES_MAX
- * ranges. The calling thread cuts the ranges into pieces, waits for the kernel and joins the
- * pieces' checksums. One call at a time uses the GPU. It must never run on a worker thread (lane)
- * of the library.
+ * Computes checksums of GPU memory with the kernels of crc_sum.cuh, one for each kind of checksum:
+ * one launch for up to RANGES_MAX ranges. The calling thread cuts the ranges into pieces, waits for
+ * the kernel and joins the pieces' checksums. One call at a time uses the GPU. It must never run on
+ * a worker thread (lane) of the library.
  */
 #include "device/cuda_sum.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "core/base/device_sync.h"
 #include "device/crc32c_image.h"
 #include "device/crc32c_ptx.h"
+#include "device/crc64nvme_image.h"
+#include "device/crc64nvme_ptx.h"
 
 #define RANGES_MAX 2048u
 /* Maximum number of pieces in one launch of the kernel. Each range may have one piece that is
  * shorter than the others, so half of the pieces are reserved for these. */
 #define PIECES_MAX (2 * RANGES_MAX)
-/* Length in bytes of the shortest piece: four times the 16 KiB that the kernel reads at a time.
- * Longer pieces have a power of two times this length, so that the kernel needs few multiplications
- * to shift their checksums. */
+/* Length in bytes of the shortest piece: four times the 16 KiB that the kernel of CRC-32C reads at
+ * a time, and twice the 32 KiB of the kernel of CRC-64/NVME. Longer pieces have a power of two
+ * times this length, so that the kernel needs few multiplications to shift their checksums. */
 #define PIECE_MIN ((uint64_t)64 << 10)
 #define KERNEL_THREADS 128
 /* Time in ns for which the calling thread polls for the end of the kernel before it sleeps. A
@@ -28,20 +31,30 @@
  * wake up. */
 #define POLL_NS 1000000u
 
-/* A piece of a range, in pinned memory that the kernel reads and writes. crc32c.cu has the same
+/* A piece of a range, in pinned memory that the kernel reads and writes. crc_sum.cuh has the same
  * layout, and describes the members. */
 struct sum_piece {
 	uint64_t begin, len, after, raw;
 };
 
-/* Objects that the first call creates and later calls use again. They exist until the device
- * closes. */
+/* Objects that the first call creates and later calls use again. The first call for a kind adds its
+ * kernel. They exist until the device closes. */
 struct pst_cuda_sums {
-	struct pst_cu_module *module;
-	struct pst_cu_function *kernel;
+	struct sum_kernel {
+		struct pst_cu_module *module; /* NULL until the kernel is needed */
+		struct pst_cu_function *function;
+	} kernels[PST_SUM_KINDS];
 	struct pst_cu_stream *stream;
 	struct pst_cu_event *done;
 	struct sum_piece *pieces; /* PIECES_MAX pieces */
+};
+
+static const struct {
+	const char *name;
+	const void *image, *ptx;
+} sources[PST_SUM_KINDS] = {
+	[PST_SUM_CRC32C] = {"pst_crc32c", pst_crc32c_image, pst_crc32c_ptx},
+	[PST_SUM_CRC64NVME] = {"pst_crc64nvme", pst_crc64nvme_image, pst_crc64nvme_ptx},
 };
 
 /* ---- open and close ---- */
@@ -52,73 +65,104 @@ static void objects_free(const struct pst_cuda *api, struct pst_cuda_sums *s)
 		api->cuStreamDestroy(s->stream);
 	if (s->done)
 		api->cuEventDestroy(s->done);
-	if (s->module)
-		api->cuModuleUnload(s->module);
+	for (unsigned i = 0; i < PST_SUM_KINDS; i++)
+		if (s->kernels[i].module)
+			api->cuModuleUnload(s->kernels[i].module);
 	if (s->pieces)
 		api->cuMemFreeHost(s->pieces);
 }
 
 static enum pst_cu_result kernel_launch(const struct pst_cuda *api, const struct pst_cuda_sums *s,
-					unsigned count)
+					const struct sum_kernel *kernel, unsigned count)
 {
 	/* Host memory has the same address on the GPU (unified addressing). */
 	pst_cu_ptr arg = (uintptr_t)s->pieces;
 	void *pointers[] = {&arg};
 
-	return api->cuLaunchKernel(s->kernel, count, 1, 1, KERNEL_THREADS, 1, 1, 0, s->stream,
-				   pointers, NULL);
+	return api->cuLaunchKernel(kernel->function, count, 1, 1, KERNEL_THREADS, 1, 1, 0,
+				   s->stream, pointers, NULL);
 }
 
-/* Creates all objects of the struct. Then runs the kernel once, for a piece of 0 bytes, because the
- * driver may load a kernel only when it is first launched. */
-static enum pst_cu_result sums_make(const struct pst_cuda *api, struct pst_cuda_sums *s)
+static enum pst_cu_result objects_make(const struct pst_cuda *api, struct pst_cuda_sums *s)
 {
-	enum pst_cu_result rc = api->cuModuleLoadData(&s->module, pst_crc32c_image);
+	enum pst_cu_result rc = api->cuMemHostAlloc((void **)&s->pieces,
+						    PIECES_MAX * sizeof(*s->pieces),
+						    PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
 
-	/* The image has machine code for most GPUs. For others the driver compiles the PTX text. */
-	if (rc != PST_CU_OK)
-		rc = api->cuModuleLoadData(&s->module, pst_crc32c_ptx);
-	if (rc == PST_CU_OK)
-		rc = api->cuModuleGetFunction(&s->kernel, s->module, "pst_crc32c");
-	if (rc == PST_CU_OK)
-		rc = api->cuMemHostAlloc((void **)&s->pieces, PIECES_MAX * sizeof(*s->pieces),
-					 PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
 	if (rc == PST_CU_OK)
 		rc = api->cuStreamCreateWithPriority(&s->stream, PST_CU_STREAM_NON_BLOCKING, 0);
 	if (rc == PST_CU_OK)
 		rc = api->cuEventCreate(&s->done, PST_CU_EVENT_NO_TIMING | PST_CU_EVENT_BLOCKING);
-	if (rc != PST_CU_OK)
-		return rc;
-	s->pieces[0] = (struct sum_piece){0};
-	rc = kernel_launch(api, s, 1);
-	return rc == PST_CU_OK ? api->cuStreamSynchronize(s->stream) : rc;
+	return rc;
 }
 
-/* Creates c->sums, unless it exists. Loading a module, creating a stream and allocating pinned
+/* Loads the kernel of a kind. Then runs it once, for a piece of 0 bytes, because the driver may
+ * load a kernel only when it is first launched. */
+static enum pst_cu_result kernel_load(const struct pst_cuda *api, struct pst_cuda_sums *s,
+				      enum pst_sum_kind kind)
+{
+	struct sum_kernel kernel = {0};
+	enum pst_cu_result rc = api->cuModuleLoadData(&kernel.module, sources[kind].image);
+
+	/* The image has machine code for most GPUs. For others the driver compiles the PTX text. */
+	if (rc != PST_CU_OK)
+		rc = api->cuModuleLoadData(&kernel.module, sources[kind].ptx);
+	if (rc != PST_CU_OK)
+		return rc;
+	rc = api->cuModuleGetFunction(&kernel.function, kernel.module, sources[kind].name);
+	s->pieces[0] = (struct sum_piece){0};
+	if (rc == PST_CU_OK)
+		rc = kernel_launch(api, s, &kernel, 1);
+	if (rc == PST_CU_OK)
+		rc = api->cuStreamSynchronize(s->stream);
+	if (rc == PST_CU_OK)
+		s->kernels[kind] = kernel;
+	else
+		api->cuModuleUnload(kernel.module);
+	return rc;
+}
+
+static int streams_fail(const struct penstock_device *dev, struct pst_err *err)
+{
+	return pst_fail_errno(err, EAGAIN, PENSTOCK_WHY_STREAM_ORDER,
+			      "a stream waits for a request, and may hold up checksums of memory "
+			      "of %s",
+			      dev->name);
+}
+
+/* Makes the objects that the kind needs. Loading a module, creating a stream and allocating pinned
  * memory may wait until all streams are idle. So the function first waits until no stream waits for
- * a request of the library. */
-static int sums_open(struct penstock_device *dev, struct pst_err *err)
+ * a request of the library, or fails if `unless_waiting` is true. */
+static int sums_open(struct penstock_device *dev, enum pst_sum_kind kind, bool unless_waiting,
+		     struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cuda_sums *s;
-	enum pst_cu_result rc;
+	struct pst_cuda_sums *s = c->sums;
+	enum pst_cu_result rc = PST_CU_OK;
 
-	if (c->sums)
+	if (s && s->kernels[kind].module)
 		return 0;
-	s = calloc(1, sizeof(*s));
+	if (!unless_waiting)
+		pst_device_sync_await(dev);
+	else if (!pst_device_sync_begin(dev))
+		return streams_fail(dev, err);
 	if (!s)
+		s = calloc(1, sizeof(*s));
+	if (!s) {
+		pst_device_sync_end(dev);
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for checksums");
-	pst_device_sync_await(dev);
-	rc = sums_make(c->api, s);
-	if (rc != PST_CU_OK)
-		objects_free(c->api, s);
-	pst_device_sync_end(dev);
-	if (rc != PST_CU_OK) {
-		free(s);
-		return pst_cuda_fail(err, rc, "preparing checksums");
 	}
-	c->sums = s;
-	return 0;
+	if (!c->sums)
+		rc = objects_make(c->api, s);
+	if (rc == PST_CU_OK) {
+		c->sums = s;
+		rc = kernel_load(c->api, s, kind);
+	} else {
+		objects_free(c->api, s);
+		free(s);
+	}
+	pst_device_sync_end(dev);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "preparing checksums");
 }
 
 void pst_cuda_sum_close(struct pst_cuda_device *c)
@@ -181,24 +225,47 @@ static unsigned range_cut(const struct pst_sum *sum, uint64_t len, struct sum_pi
 	return count;
 }
 
+/* Queues the kernel for the pieces. See ops.h for `unless_waiting`. */
+static int pieces_launch(struct penstock_device *dev, enum pst_sum_kind kind, unsigned count,
+			 bool unless_waiting, struct pst_err *err)
+{
+	const struct pst_cuda_device *c = dev->priv;
+	const struct pst_cuda_sums *s = c->sums;
+	enum pst_cu_result rc;
+
+	/* A stream that begins to wait after the launch does not hold up the kernel. */
+	if (unless_waiting && !pst_device_sync_begin(dev))
+		return streams_fail(dev, err);
+	rc = kernel_launch(c->api, s, &s->kernels[kind], count);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuEventRecord(s->done, s->stream);
+	if (unless_waiting)
+		pst_device_sync_end(dev);
+	if (rc == PST_CU_OK)
+		return 0;
+	c->api->cuStreamSynchronize(s->stream); /* the kernel may still write its results */
+	return pst_cuda_fail(err, rc, "computing checksums");
+}
+
 /* Computes the checksums of at most RANGES_MAX ranges. The caller has made the context current and
  * holds sum_lock. */
-static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned count,
-		      struct pst_err *err)
+static int ranges_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
+		      unsigned count, bool unless_waiting, struct pst_err *err)
 {
+	const struct pst_cuda_device *c = dev->priv;
 	const struct pst_cuda_sums *s = c->sums;
 	const uint64_t len = piece_len(sums, count);
 	const struct sum_piece *piece = s->pieces;
 	unsigned pieces = 0;
 	enum pst_cu_result rc;
+	int ret;
 
 	for (unsigned i = 0; i < count; i++)
 		pieces += range_cut(&sums[i], len, s->pieces + pieces);
-	rc = kernel_launch(c->api, s, pieces);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuEventRecord(s->done, s->stream);
-	if (rc == PST_CU_OK)
-		rc = pst_cuda_event_await(c->api, s->done, POLL_NS);
+	ret = pieces_launch(dev, kind, pieces, unless_waiting, err);
+	if (ret)
+		return ret;
+	rc = pst_cuda_event_await(c->api, s->done, POLL_NS);
 	if (rc != PST_CU_OK) {
 		c->api->cuStreamSynchronize(s->stream); /* the kernel may still write its results */
 		return pst_cuda_fail(err, rc, "computing checksums");
@@ -206,13 +273,13 @@ static int ranges_sum(struct pst_cuda_device *c, struct pst_sum *sums, unsigned 
 	for (unsigned i = 0; i < count; i++) {
 		sums[i].raw = 0;
 		for (uint64_t left = sums[i].len; left; left -= piece++->len)
-			sums[i].raw ^= (uint32_t)piece->raw;
+			sums[i].raw ^= piece->raw;
 	}
 	return 0;
 }
 
-int pst_cuda_sum(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
-		 struct pst_err *err)
+int pst_cuda_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
+		 unsigned count, bool unless_waiting, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_memory known = {0};
@@ -226,9 +293,11 @@ int pst_cuda_sum(struct penstock_device *dev, struct pst_sum *sums, unsigned cou
 	if (ret)
 		return ret;
 	pthread_mutex_lock(&c->sum_lock);
-	ret = sums_open(dev, err);
+	ret = sums_open(dev, kind, unless_waiting, err);
 	for (unsigned i = 0; i < count && !ret; i += RANGES_MAX)
-		ret = ranges_sum(c, sums + i, count - i < RANGES_MAX ? count - i : RANGES_MAX, err);
+		ret = ranges_sum(dev, kind, sums + i,
+				 count - i < RANGES_MAX ? count - i : RANGES_MAX, unless_waiting,
+				 err);
 	pthread_mutex_unlock(&c->sum_lock);
 	pst_cuda_leave(c->api, &entered);
 	return ret;

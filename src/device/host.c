@@ -21,6 +21,7 @@
 #include "common/crc32c.h"
 #include "device/cpu_copy.h"
 #include "device/host.h"
+#include "s3/crc.h"
 
 #define HUGE_PAGE (2u << 20)
 #define PAGE ((uintptr_t)4096) /* 4 KiB divides every page size */
@@ -242,10 +243,10 @@ static int host_copy_out(struct pst_copier *copier, const struct pst_rect *rect)
 
 /* Checks and sums pieces of SUM_PIECE bytes one after the other. So a long file mapping is not read
  * as a whole before its first bytes are used. */
-static int range_sum(struct pst_sum *sum)
+static int range_sum(enum pst_sum_kind kind, struct pst_sum *sum)
 {
 	char *at = (char *)(uintptr_t)sum->ptr;
-	uint32_t raw = 0;
+	uint64_t raw = 0;
 
 	for (uint64_t left = sum->len; left;) {
 		uint64_t len = left < SUM_PIECE ? left : SUM_PIECE;
@@ -253,7 +254,8 @@ static int range_sum(struct pst_sum *sum)
 
 		if (ret)
 			return ret;
-		raw = pst_crc32c_raw(raw, at, len);
+		raw = kind == PST_SUM_CRC32C ? pst_crc32c_raw((uint32_t)raw, at, len)
+					     : pst_crc_raw(PST_CRC64NVME, raw, at, len);
 		at += len;
 		left -= len;
 	}
@@ -261,11 +263,12 @@ static int range_sum(struct pst_sum *sum)
 	return 0;
 }
 
-static int host_sum(struct penstock_device *dev, struct pst_sum *sums, unsigned count,
-		    struct pst_err *err)
+static int host_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
+		    unsigned count, bool unless_waiting, struct pst_err *err)
 {
+	(void)unless_waiting; /* the CPU's work waits for no stream */
 	for (unsigned i = 0; i < count; i++) {
-		int ret = range_sum(&sums[i]);
+		int ret = range_sum(kind, &sums[i]);
 
 		if (ret)
 			return pst_fail_errno(err, ret, PENSTOCK_WHY_BAD_ARGUMENT,

@@ -21,8 +21,8 @@
 #include "wire/client.h"
 #include "wire/exchange.h"
 
-/* Links of a circular, doubly linked list. It is the first member of each buffer and window, so
- * that a pointer to it is also a pointer to the object. */
+/* Links of a circular, doubly linked list. This struct is the first member of each buffer and
+ * window, so that a pointer to it is also a pointer to the object. */
 struct entry {
 	struct entry *next, *before;
 };
@@ -35,7 +35,8 @@ struct penstock_object_client {
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* fork generation when the client was opened; pst_fork_check compares it to detect a forked
+	 * child */
 	unsigned generation;
 	/* protects `buffers` and `windows`; no other lock is taken while it is held */
 	pthread_mutex_t lock;
@@ -178,12 +179,14 @@ int penstock_object_client_open(const struct penstock_object_client_opts *opts,
 void penstock_object_client_close(struct penstock_object_client *client)
 {
 	struct pst_err err;
+	uint64_t until_ns = 0;
 
 	/* In a forked child, the client belongs to the parent, and its thread does not run. So
 	 * nothing is freed. */
 	if (!client || pst_fork_check(client->generation, &err))
 		return;
 	if (client->link) {
+		until_ns = pst_plane_link_until(client->link);
 		/* The plane sees the end of the connection, and releases the windows. */
 		pst_plane_link_close(client->link);
 	} else {
@@ -201,7 +204,7 @@ void penstock_object_client_close(struct penstock_object_client *client)
 		struct penstock_object_buffer *buffer = (void *)client->buffers.next;
 
 		if (buffer->plane)
-			pst_plane_buffer_free(buffer->plane);
+			pst_plane_buffer_free(buffer->plane, until_ns);
 		entry_free(client, &buffer->entry);
 	}
 	pthread_mutex_destroy(&client->lock);
@@ -281,6 +284,11 @@ int pst_object_buffer_adopt(struct penstock_object_client *client, const struct 
 bool pst_object_buffer_is_cut(const struct penstock_object_buffer *buffer)
 {
 	return pst_wire_buffer_is_cut(buffer->wire);
+}
+
+bool pst_object_buffer_is_held(const struct penstock_object_buffer *buffer)
+{
+	return pst_wire_buffer_is_held(buffer->wire);
 }
 
 void *penstock_object_ptr(const struct penstock_object_buffer *buffer)

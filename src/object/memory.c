@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements memory.h. The table of functions below calls the public API. For three tasks that have
- * no public function it calls the devices: the length of an export, dma-bufs, and the order of
- * writes by network cards. All clients and servers of a process share one reference to the device
- * "host".
+ * Implements memory.h. The table of functions below calls the public API. Three tasks have no
+ * public function, so the table calls the device's own functions: the length of an export,
+ * dma-bufs, and ordering a network card's writes. All clients and servers of a process share one
+ * reference to the device "host".
  */
 #include "object/memory.h"
 
@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "core/base/device_dma.h"
 #include "core/base/fork.h"
 #include "core/ops.h"
 #include "object/files.h"
@@ -26,39 +27,17 @@ static int import_memory(struct penstock_device *dev, const struct penstock_expo
 	return ret;
 }
 
-static uint64_t device_serial(const struct penstock_device *dev)
-{
-	return dev->serial;
-}
-
-static int dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd, uint64_t *off)
-{
-	struct pst_err err;
-
-	if (!dev->ops->dma_buf)
-		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s has no dma-buf", dev->name);
-	return dev->ops->dma_buf(dev, ptr, len, fd, off, &err) ? pst_err_publish(&err) : 0;
-}
-
-static int order_writes(struct penstock_device *dev)
-{
-	struct pst_err err;
-
-	return dev->ops->order_writes && dev->ops->order_writes(dev, &err) ? pst_err_publish(&err)
-									   : 0;
-}
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `users` and `table.host` */
 static unsigned users;
 static struct pst_wire_devices table = {
 	.alloc = penstock_alloc,
 	.free = penstock_free,
-	.serial = device_serial,
+	.serial = pst_device_serial,
 	.copy = penstock_copy,
 	.export_memory = penstock_export_memory,
 	.import_memory = import_memory,
-	.dma_buf = dma_buf,
-	.order_writes = order_writes,
+	.dma_buf = pst_device_dma_buf,
+	.order_writes = pst_device_order_writes,
 	.file_io = pst_object_file_io,
 	.tidy = pst_object_files_tidy,
 	.nic_find = pst_nic_find,

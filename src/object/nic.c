@@ -11,12 +11,14 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
 #include "core/machine/topo_read.h"
@@ -29,6 +31,9 @@
 #define UNKNOWN_NODE 1u
 #define OTHER_NODE 2u
 #define FAR (PST_NEAR_SYS + 1u)
+/* Time for which the state of a link counts as known. A read of /sys takes 30 us, and a window asks
+ * for the state of each card. */
+#define LINK_MS 1000
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct pst_topo *topo; /* NULL if the topology cannot be read */
@@ -109,16 +114,25 @@ unsigned pst_nic_distance(const struct pst_wire_nic *nic, struct penstock_device
 	return near < 0 ? FAR : (unsigned)near;
 }
 
-bool pst_nic_is_up(const struct pst_wire_nic *nic)
+bool pst_nic_is_up(struct pst_wire_nic *nic)
 {
+	uint64_t now_ms = pst_now_ns() / 1000000, known_ms = atomic_load(&nic->known_ms);
 	struct pst_sysfs fs;
 	int64_t carrier = 0;
+	bool up;
 	int ret;
 
-	if (!nic->name[0] || pst_sysfs_open(&fs, NULL))
-		return true; /* nothing is known of it */
+	if (!nic->name[0])
+		return true; /* without a name the state is unknown, and the card counts as up */
+	if (known_ms && now_ms - known_ms < LINK_MS)
+		return !atomic_load(&nic->is_down);
+	if (pst_sysfs_open(&fs, NULL))
+		return true;
 	/* The read fails with EINVAL if the interface is down. */
 	ret = pst_sysfs_number(&fs, &carrier, "sys/class/net/%s/carrier", nic->name);
 	pst_sysfs_close(&fs);
-	return ret == -ENOENT || (!ret && carrier);
+	up = ret == -ENOENT || (!ret && carrier);
+	atomic_store(&nic->is_down, !up);
+	atomic_store(&nic->known_ms, now_ms);
+	return up;
 }

@@ -12,7 +12,8 @@ void pst_nic_find(const char *address, struct pst_wire_nic *out);
 /* Returns the distance between the memory at `ptr` and a network card. 0 is the nearest. */
 unsigned pst_nic_distance(const struct pst_wire_nic *nic, struct penstock_device *dev,
 			  const void *ptr);
-/* Returns false if the kernel reports that the card has no link. */
-bool pst_nic_is_up(const struct pst_wire_nic *nic);
+/* Returns false if the kernel has reported within the last second that the card has no link. Any
+ * thread. */
+bool pst_nic_is_up(struct pst_wire_nic *nic);
 
 #endif

@@ -25,7 +25,7 @@ int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *d
 	if (!ret) {
 		ret = pst_plane_pass(link, &b->shared, &b->id, err);
 		if (ret)
-			pst_shared_close(&b->shared);
+			pst_shared_abandon(&b->shared, pst_plane_link_until(link));
 	}
 	if (ret)
 		free(b);
@@ -34,11 +34,12 @@ int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *d
 	return ret;
 }
 
-void pst_plane_buffer_free(struct pst_plane_buffer *buffer)
+void pst_plane_buffer_free(struct pst_plane_buffer *buffer, uint64_t until_ns)
 {
-	/* `stuck`: a server may still access the buffer's GPU memory, so that stays allocated. */
+	/* `stuck`: a server may still access the buffer's GPU memory, so this memory stays
+	 * allocated. */
 	if (!atomic_load(&buffer->stuck))
-		pst_shared_close(&buffer->shared);
+		pst_shared_abandon(&buffer->shared, until_ns);
 	free(buffer);
 }
 
@@ -51,10 +52,15 @@ int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err)
 		return pst_fail_errno(err, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u windows of the buffer are open: release them first",
 				      windows);
-	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
-	(void)pst_plane_ask_id(buffer->link, PST_PLANE_MEMORY_CLOSE, buffer->id, &answer,
-			       &(struct pst_err){0});
-	pst_plane_buffer_free(buffer);
+	if (pst_plane_ask_id(buffer->link, PST_PLANE_MEMORY_CLOSE, buffer->id, &answer,
+			     &(struct pst_err){0})) {
+		/* The plane is gone, or does not answer. */
+		pst_plane_buffer_free(buffer, pst_plane_link_until(buffer->link));
+		return 0;
+	}
+	if (!atomic_load(&buffer->stuck))
+		pst_shared_close(&buffer->shared);
+	free(buffer);
 	return 0;
 }
 
@@ -78,8 +84,8 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the window ends beyond the buffer of %zu bytes",
 				      buffer->len);
-	/* After `cut`, this process has other pages than the plane. Bytes for a new window would go
-	 * to the plane's pages, and never reach this process. */
+	/* If `cut` is set, this process and the plane map different pages. Bytes for a new window
+	 * would go to the plane's pages, and never reach this process. */
 	if (atomic_load(&buffer->cut))
 		return cut_fail(err);
 	grant = calloc(1, sizeof(*grant));

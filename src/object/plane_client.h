@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The code of a client that uses a plane, a process that opens windows and sends HTTP requests for
- * it. The client shares memory with the plane. client.c calls these functions.
+ * The code of a client that uses a plane. A plane is a process that opens windows and sends HTTP
+ * requests for its clients. The client shares memory with the plane. client.c calls these
+ * functions.
  */
 #ifndef PST_OBJECT_PLANE_CLIENT_H
 #define PST_OBJECT_PLANE_CLIENT_H
@@ -35,8 +36,9 @@ struct pst_plane_grant {
 int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *dev, size_t len,
 			  struct pst_plane_buffer **out, struct pst_err *err);
 int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err);
-/* Frees a buffer without asking the plane, whose connection has been closed. */
-void pst_plane_buffer_free(struct pst_plane_buffer *buffer);
+/* Frees a buffer without an answer of the plane, whose connection has ended. Waits until `until_ns`
+ * for the plane's release of memory of a GPU. */
+void pst_plane_buffer_free(struct pst_plane_buffer *buffer, uint64_t until_ns);
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err);
 /* Sends the plane START, which starts an HTTP request with the window. When the request completes,

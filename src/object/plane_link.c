@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -46,6 +47,7 @@ struct flight {
 struct pst_plane_link {
 	struct pst_plane_link_opts opts;
 	int fd, stop;
+	int plane; /* pidfd of the plane; -1: the kernel does not tell its number */
 	pthread_t thread;
 	bool running;
 	/* held while a message and its descriptors are sent; taken before `lock` */
@@ -185,8 +187,8 @@ static void die(struct pst_plane_link *link, int code)
 
 /* Returns true if the plane has not answered a PING in time. A PING is sent if the plane has sent
  * nothing for a quarter of the time limit although a question or an operation waits for it. The
- * time limit starts with the PING, because this process may have been stopped before it. The caller
- * holds link->lock. */
+ * time limit starts with the PING, because this process may have been stopped before the PING. The
+ * caller holds link->lock. */
 static bool is_silent(struct pst_plane_link *link)
 {
 	struct pst_plane_message ping = {.kind = PST_PLANE_PING};
@@ -245,6 +247,8 @@ static int send_all(struct pst_plane_link *link, struct pst_plane_message *messa
 	for (unsigned i = 0; i < fd_count && !ret; i++) {
 		struct pst_plane_message pass = {.kind = PST_PLANE_FD, .fd.slot = i};
 
+		if (fds[i] < 0) /* the slot stays empty */
+			continue;
 		ret = pst_plane_send(link->fd, &pass, fds[i]);
 	}
 	if (!ret)
@@ -349,12 +353,15 @@ int pst_plane_fly(struct pst_plane_link *link, struct pst_plane_message *message
 	return ret;
 }
 
-int pst_plane_pass(struct pst_plane_link *link, const struct pst_shared *shared, uint64_t *id,
+int pst_plane_pass(struct pst_plane_link *link, struct pst_shared *shared, uint64_t *id,
 		   struct pst_err *err)
 {
 	struct pst_plane_message m = {.kind = PST_PLANE_MEMORY};
-	int fds[2] = {shared->fd, shared->read_fd};
-	int ret;
+	int fds[2] = {shared->fd, shared->read_fd}, lease = -1;
+	int ret = shared->dev ? pst_shared_lease(shared, link->plane, &lease, err) : 0;
+
+	if (ret)
+		return ret;
 
 	m.memory.len = shared->len;
 	m.memory.cuda = shared->dev != NULL;
@@ -362,9 +369,12 @@ int pst_plane_pass(struct pst_plane_link *link, const struct pst_shared *shared,
 	memcpy(m.memory.exported, shared->exported.bytes, sizeof(m.memory.exported));
 	if (shared->dev) {
 		fds[0] = shared->exported.fd;
+		fds[1] = lease;
 		m.memory.fds = fds[0] >= 0;
 	}
-	ret = pst_plane_ask(link, &m, fds, m.memory.fds, err);
+	ret = pst_plane_ask(link, &m, fds, 2, err);
+	if (lease >= 0)
+		close(lease);
 	if (!ret)
 		*id = m.answer.id;
 	return ret;
@@ -387,7 +397,30 @@ bool pst_plane_link_is_dead(struct pst_plane_link *link)
 	return dead;
 }
 
+uint64_t pst_plane_link_until(struct pst_plane_link *link)
+{
+	uint64_t now = pst_now_ns();
+	int dead;
+
+	pthread_mutex_lock(&link->lock);
+	dead = link->dead;
+	pthread_mutex_unlock(&link->lock);
+	return dead == -ETIMEDOUT ? now : now + link->opts.timeout_ms * UINT64_C(1000000);
+}
+
 /* ---- open and close ---- */
+
+/* Opens a pidfd of the plane. */
+static int plane_watch(int sock)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	/* A plane in a PID namespace that this process does not see has number 0. */
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) || peer.pid <= 0)
+		return -1;
+	return (int)syscall(SYS_pidfd_open, peer.pid, 0);
+}
 
 static int link_connect(struct pst_plane_link *link, struct pst_err *err)
 {
@@ -407,6 +440,7 @@ static int link_connect(struct pst_plane_link *link, struct pst_err *err)
 				      "%.100s: no plane listens there (%m): start 'penstock "
 				      "plane --listen'",
 				      pst_path_tail(path));
+	link->plane = plane_watch(link->fd);
 	return 0;
 }
 
@@ -472,7 +506,7 @@ int pst_plane_link_open(const struct pst_plane_link_opts *opts, struct pst_plane
 		link->opts.timeout_ms = TIMEOUT_MS;
 	if (link->opts.timeout_ms > INT32_MAX)
 		link->opts.timeout_ms = INT32_MAX;
-	link->fd = -1;
+	link->fd = link->plane = -1;
 	pthread_mutex_init(&link->send_lock, NULL);
 	pthread_mutex_init(&link->lock, NULL);
 	pthread_cond_init(&link->changed, NULL);
@@ -512,6 +546,8 @@ void pst_plane_link_close(struct pst_plane_link *link)
 		close(link->fd);
 	if (link->stop >= 0)
 		close(link->stop);
+	if (link->plane >= 0)
+		close(link->plane);
 	pthread_cond_destroy(&link->changed);
 	pthread_mutex_destroy(&link->lock);
 	pthread_mutex_destroy(&link->send_lock);

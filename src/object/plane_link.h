@@ -21,8 +21,8 @@ struct pst_plane_link_opts {
 	/* time in ms after which a plane that does not answer counts as ended; 0: 30,000 */
 	unsigned timeout_ms;
 	struct pst_ends *ends;
-	/* The link's thread calls it with the owner of an operation when the operation has
-	 * completed. Only afterwards can the application take the completion from `ends`. */
+	/* The link's thread calls this function with the owner of an operation when the operation
+	 * has completed. Only afterwards can the application take the completion from `ends`. */
 	void (*idle)(void *owner);
 };
 
@@ -32,6 +32,9 @@ int pst_plane_link_open(const struct pst_plane_link_opts *opts, struct pst_plane
 void pst_plane_link_close(struct pst_plane_link *link);
 /* Returns whether the connection to the plane has ended. */
 bool pst_plane_link_is_dead(struct pst_plane_link *link);
+/* Returns the time (pst_now_ns) until which it makes sense to wait for the plane, if its connection
+ * ends: for a plane that did not answer, the current time. */
+uint64_t pst_plane_link_until(struct pst_plane_link *link);
 
 /* Sends a question with its descriptors, and waits for the answer, which overwrites *message.
  * Returns the result in the answer, or -errno. Any thread may call it. */
@@ -41,8 +44,9 @@ int pst_plane_ask(struct pst_plane_link *link, struct pst_plane_message *message
  * success, the link calls idle(end->owner) and adds `end` to opts.ends exactly once. */
 int pst_plane_fly(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		  unsigned fd_count, struct pst_end *end, struct pst_err *err);
-/* Shares memory with the plane. Stores the plane's number for the memory in *id. */
-int pst_plane_pass(struct pst_plane_link *link, const struct pst_shared *shared, uint64_t *id,
+/* Shares memory with the plane. Stores the plane's number for the memory in *id. Makes a lease of
+ * memory of a GPU. */
+int pst_plane_pass(struct pst_plane_link *link, struct pst_shared *shared, uint64_t *id,
 		   struct pst_err *err);
 /* Sends MEMORY_CLOSE, RELEASE or FORGET, whose only member is a number, and waits for the
  * answer. */

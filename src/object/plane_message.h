@@ -46,7 +46,7 @@ enum pst_plane_kind {
 	PST_PLANE_FD,
 	PST_PLANE_PING,
 	PST_PLANE_INFO,
-	/* shares memory, whose file descriptors the FD messages before it have passed */
+	/* shares memory; earlier FD messages have passed the memory's file descriptors */
 	PST_PLANE_MEMORY,
 	PST_PLANE_MEMORY_CLOSE,
 	/* clients */
@@ -61,8 +61,8 @@ enum pst_plane_kind {
 	PST_PLANE_WELCOME,
 	PST_PLANE_ANSWER,
 	PST_PLANE_COUNTS, /* reply to INFO */
-	PST_PLANE_ENDED,  /* the HTTP request that a START has started has completed */
-	PST_PLANE_MOVED,  /* the move of bytes that a MOVE has started has completed */
+	PST_PLANE_ENDED,  /* the HTTP request of an earlier START has completed */
+	PST_PLANE_MOVED,  /* the transfer that an earlier MOVE requested has completed */
 	PST_PLANE_KINDS,
 };
 
@@ -86,9 +86,10 @@ struct pst_plane_fd {
 struct pst_plane_memory {
 	uint64_t len;
 	uint32_t cuda; /* 1: `exported` describes memory of a GPU */
-	/* Number of slots in use. For host memory it is 2: slot 0 has a descriptor for reading and
-	 * writing, and slot 1 one for reading only. For memory of a GPU it is 1 if `exported` has a
-	 * descriptor, otherwise 0. */
+	/* Number of descriptors of the memory. For host memory it is 2: slot 0 has a descriptor for
+	 * reading and writing, and slot 1 one for reading only. For memory of a GPU it is 1 if
+	 * `exported` has a descriptor, which is in slot 0, otherwise 0. Slot 1 then has the plane's
+	 * end of the lease, see shared.h. */
 	uint32_t fds;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };

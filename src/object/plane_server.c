@@ -77,38 +77,49 @@ static int seg_put(struct pst_plane_seg *out, const struct penstock_object_seg *
 			"a plane can move memory of penstock_object_server_alloc only");
 }
 
-int pst_plane_move(const struct pst_plane_remote *remote, enum penstock_op op, uint64_t off,
-		   const struct penstock_object_seg *segs, unsigned seg_count,
-		   const struct pst_plane_memory_of *memories, struct pst_end *end,
-		   struct pst_err *err)
+int pst_plane_move_fill(struct pst_plane_message *out, enum penstock_op op, uint64_t off,
+			const struct penstock_object_seg *segs, unsigned seg_count,
+			const struct pst_plane_memory_of *memories, struct pst_err *err)
 {
-	struct pst_plane_message m = {.kind = PST_PLANE_MOVE};
-	int fds[PST_PLANE_SLOTS], ret = 0;
 	unsigned fd_count = 0;
+	int ret = 0;
 
 	if (seg_count > PENSTOCK_OBJECT_SEGS_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u segments; the maximum is %u", seg_count,
 				      PENSTOCK_OBJECT_SEGS_MAX);
-	m.move.remote = remote->id;
-	m.move.off = off;
-	m.move.user = end->move.user;
-	m.move.op = op;
-	m.move.seg_count = seg_count;
+	*out = (struct pst_plane_message){.kind = PST_PLANE_MOVE};
+	out->move.off = off;
+	out->move.op = op;
+	out->move.seg_count = seg_count;
 	for (unsigned i = 0; i < seg_count && !ret; i++) {
-		struct pst_plane_seg *seg = &m.move.segs[i];
+		struct pst_plane_seg *seg = &out->move.segs[i];
 
 		seg->len = segs[i].len;
 		if (segs[i].has_fd) {
 			seg->is_file = 1;
 			seg->off = segs[i].fd_off;
-			seg->slot = fd_count;
-			fds[fd_count++] = segs[i].fd;
+			seg->slot = fd_count++;
 		} else {
 			ret = seg_put(seg, &segs[i], memories, err);
 		}
 	}
-	return ret ? ret : pst_plane_fly(remote->link, &m, fds, fd_count, end, err);
+	return ret;
+}
+
+int pst_plane_move(const struct pst_plane_remote *remote, struct pst_plane_message *message,
+		   const struct penstock_object_seg *segs, unsigned seg_count, struct pst_end *end,
+		   struct pst_err *err)
+{
+	int fds[PST_PLANE_SLOTS];
+	unsigned fd_count = 0;
+
+	for (unsigned i = 0; i < seg_count; i++)
+		if (segs[i].has_fd)
+			fds[fd_count++] = segs[i].fd;
+	message->move.remote = remote->id;
+	message->move.user = end->move.user;
+	return pst_plane_fly(remote->link, message, fds, fd_count, end, err);
 }
 
 /* Returns the library's constant for the name of a transport, or NULL. A pointer in a message of

@@ -24,7 +24,8 @@ struct penstock_object_server {
 	/* connection to the plane, the process that moves the bytes; NULL if the server has none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completions of the moves that the plane makes */
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* fork generation when the server was opened; pst_fork_check compares it to detect a forked
+	 * child */
 	unsigned generation;
 	/* protects the list of memories; no other lock is taken while it is held */
 	pthread_mutex_t lock;
@@ -117,12 +118,14 @@ int penstock_object_server_open(const struct penstock_object_server_opts *opts,
 void penstock_object_server_close(struct penstock_object_server *server)
 {
 	struct pst_err err;
+	uint64_t until_ns = 0;
 
 	/* In a forked child, the server belongs to the parent, and its threads do not run. So
 	 * nothing is freed. */
 	if (!server || pst_fork_check(server->generation, &err))
 		return;
 	if (server->link) {
+		until_ns = pst_plane_link_until(server->link);
 		pst_plane_link_close(server->link);
 		pst_ends_close(&server->ends);
 	} else {
@@ -132,7 +135,7 @@ void penstock_object_server_close(struct penstock_object_server *server)
 	while (server->memories) {
 		struct pst_plane_memory_of *next = server->memories->next;
 
-		pst_shared_close(&server->memories->shared);
+		pst_shared_abandon(&server->memories->shared, until_ns);
 		free(server->memories);
 		server->memories = next;
 	}
@@ -142,15 +145,15 @@ void penstock_object_server_close(struct penstock_object_server *server)
 
 /* ---- memory ---- */
 
-/* Allocates memory for a server without a plane, so that it is not shared with another process. */
+/* Allocates memory for a server without a plane. No other process shares this memory. */
 static int memory_open(struct penstock_device *dev, size_t len, struct pst_shared *out,
 		       struct pst_err *err)
 {
 	void *ptr;
 	int ret;
 
-	*out = (struct pst_shared){
-		.dev = dev, .fd = -1, .read_fd = -1, .exported = PENSTOCK_EXPORT_INIT};
+	*out = (struct pst_shared)PST_SHARED_INIT;
+	out->dev = dev;
 	if (!len || len > SIZE_MAX - PST_SHARED_ALIGN)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%zu bytes are not possible", len);
 	out->len = (len + PST_SHARED_ALIGN - 1) & ~(size_t)(PST_SHARED_ALIGN - 1);
@@ -166,6 +169,33 @@ static int memory_open(struct penstock_device *dev, size_t len, struct pst_share
 			return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes: %m", out->len);
 	}
 	out->ptr = ptr;
+	return 0;
+}
+
+/* Adds memory to the server's list. */
+static void memory_list(struct penstock_object_server *server, struct pst_plane_memory_of *m)
+{
+	pthread_mutex_lock(&server->lock);
+	m->next = server->memories;
+	server->memories = m;
+	pthread_mutex_unlock(&server->lock);
+}
+
+/* Frees memory that the plane has mapped. Returns -EBUSY, and changes nothing, if the plane still
+ * moves its bytes. */
+static int memory_free_by_plane(struct penstock_object_server *server,
+				struct pst_plane_memory_of *m, struct pst_err *err)
+{
+	struct pst_plane_message answer;
+	int ret = pst_plane_ask_id(server->link, PST_PLANE_MEMORY_CLOSE, m->id, &answer, err);
+
+	if (ret == -EBUSY)
+		return ret;
+	if (!ret)
+		pst_shared_close(&m->shared);
+	else
+		/* The plane is gone, or does not answer. */
+		pst_shared_abandon(&m->shared, pst_plane_link_until(server->link));
 	return 0;
 }
 
@@ -189,16 +219,13 @@ int penstock_object_server_alloc(struct penstock_object_server *server, struct p
 	if (!ret && server->link) {
 		ret = pst_plane_pass(server->link, &m->shared, &m->id, &err);
 		if (ret)
-			pst_shared_close(&m->shared);
+			pst_shared_abandon(&m->shared, pst_plane_link_until(server->link));
 	}
 	if (ret) {
 		free(m);
 		return pst_err_publish(&err);
 	}
-	pthread_mutex_lock(&server->lock);
-	m->next = server->memories;
-	server->memories = m;
-	pthread_mutex_unlock(&server->lock);
+	memory_list(server, m);
 	*out = m->shared.ptr;
 	return 0;
 }
@@ -206,7 +233,6 @@ int penstock_object_server_alloc(struct penstock_object_server *server, struct p
 int penstock_object_server_free(struct penstock_object_server *server, void *ptr)
 {
 	struct pst_plane_memory_of *m, **at;
-	struct pst_plane_message answer;
 	struct pst_err err = {0};
 
 	if (!server)
@@ -223,10 +249,12 @@ int penstock_object_server_free(struct penstock_object_server *server, void *ptr
 	if (!m)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the server has not allocated this memory");
-	/* An error means that the plane is gone. Then it has no mapping of the memory any more. */
-	if (server->link)
-		(void)pst_plane_ask_id(server->link, PST_PLANE_MEMORY_CLOSE, m->id, &answer, &err);
-	pst_shared_close(&m->shared);
+	if (!server->link) {
+		pst_shared_close(&m->shared);
+	} else if (memory_free_by_plane(server, m, &err)) {
+		memory_list(server, m);
+		return pst_err_publish(&err);
+	}
 	free(m);
 	return 0;
 }
@@ -341,16 +369,19 @@ static int move_by_plane(struct penstock_object_remote *remote, enum penstock_op
 			 struct pst_err *err)
 {
 	struct pst_end *end = calloc(1, sizeof(*end));
+	struct pst_plane_message message;
 	int ret;
 
 	if (!end)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a move");
 	end->move.user = user;
-	/* Holds the lock, so that no other thread frees the memory that pst_plane_move looks up. */
+	/* Holds the lock only while the memory is looked up, because the plane may be slow. */
 	pthread_mutex_lock(&remote->server->lock);
-	ret = pst_plane_move(remote->plane, op, off, segs, seg_count, remote->server->memories, end,
-			     err);
+	ret = pst_plane_move_fill(&message, op, off, segs, seg_count, remote->server->memories,
+				  err);
 	pthread_mutex_unlock(&remote->server->lock);
+	if (!ret)
+		ret = pst_plane_move(remote->plane, &message, segs, seg_count, end, err);
 	if (ret)
 		free(end);
 	return ret;

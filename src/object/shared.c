@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements shared.h. A plane and the code for connections to a plane call it. */
+/* Implements shared.h: memory that a plane (a separate process) shares with its clients and
+ * servers. Both sides call these functions. */
 #include "object/shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/ops.h"
 
 #define PAGE 4096u
 
 static void descriptors_close(struct pst_shared *s)
 {
-	int *const fds[] = {&s->fd, &s->read_fd, &s->exported.fd};
+	int *const fds[] = {&s->fd, &s->read_fd, &s->exported.fd, &s->lease, &s->plane};
 
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
 		if (*fds[i] >= 0)
@@ -80,8 +85,8 @@ int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared
 	void *ptr;
 	int ret;
 
-	*out = (struct pst_shared){
-		.dev = dev, .fd = -1, .read_fd = -1, .exported = PENSTOCK_EXPORT_INIT};
+	*out = (struct pst_shared)PST_SHARED_INIT;
+	out->dev = dev;
 	if (!len || len > SIZE_MAX - 2 * (size_t)PST_SHARED_ALIGN)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%zu bytes are not possible", len);
 	out->len = (len + PST_SHARED_ALIGN - 1) & ~(size_t)(PST_SHARED_ALIGN - 1);
@@ -101,8 +106,8 @@ int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared
 }
 
 /* Returns whether the file of `fd` can never become shorter than `len`, and `fd` has the access
- * mode `access`. Refuses hugetlbfs: if it has no free page at an access, the kernel kills the
- * process. */
+ * mode `access`. Refuses files of hugetlbfs: if no huge page is free when a process accesses the
+ * memory, the kernel kills that process. */
 static bool keeps_length(int fd, size_t len, int access)
 {
 	const int seals = fcntl(fd, F_GET_SEALS), flags = fcntl(fd, F_GETFL);
@@ -179,8 +184,8 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m",
 				      size);
 	memcpy(fresh, s->ptr + start, size);
-	/* Replaces all pages by one call, so that no thread accesses a page that is not mapped at
-	 * that moment. */
+	/* Replaces all pages with one call, because another thread may access them meanwhile, and
+	 * must never find a page that is not mapped. */
 	if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, s->ptr + start) ==
 	    MAP_FAILED) {
 		pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "mremap: %m");
@@ -190,6 +195,31 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 	return 0;
 }
 
+/* ---- the end ---- */
+
+int pst_shared_lease(struct pst_shared *s, int plane, int *out, struct pst_err *err)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_FILES, "socketpair: %m");
+	s->lease = ends[0];
+	*out = ends[1];
+	s->plane = plane < 0 ? -1 : fcntl(plane, F_DUPFD_CLOEXEC, 3);
+	return 0;
+}
+
+void pst_shared_release(struct pst_shared *s)
+{
+	if (s->lease < 0)
+		return;
+	/* The tenant has chosen the descriptor: send(2) refuses all but sockets, and never waits.
+	 * An error means that the tenant has ended. */
+	(void)send(s->lease, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	close(s->lease);
+	s->lease = -1;
+}
+
 void pst_shared_close(struct pst_shared *s)
 {
 	if (s->ptr && s->dev)
@@ -197,5 +227,41 @@ void pst_shared_close(struct pst_shared *s)
 	else if (s->ptr)
 		munmap(s->ptr, s->len);
 	s->ptr = NULL;
+	pst_shared_release(s);
 	descriptors_close(s);
+}
+
+/* Waits until a descriptor is readable, up to `until_ns`. */
+static bool readable_wait(int fd, uint64_t until_ns)
+{
+	struct pollfd wait = {fd, POLLIN, 0};
+	int n;
+
+	do {
+		uint64_t now = pst_now_ns();
+
+		/* Rounds up, so that the last wait does not end before its time. */
+		n = poll(&wait, 1, until_ns > now ? (int)((until_ns - now) / 1000000 + 1) : 0);
+	} while (n < 0 && errno == EINTR);
+	return n > 0;
+}
+
+void pst_shared_abandon(struct pst_shared *s, uint64_t until_ns)
+{
+	char byte;
+	bool released = s->lease < 0;
+
+	if (!released && readable_wait(s->lease, until_ns))
+		/* The kernel may have closed the plane's end before it has closed the descriptors
+		 * of the GPU. */
+		released = recv(s->lease, &byte, 1, MSG_DONTWAIT) == 1 ||
+			   (s->plane >= 0 && readable_wait(s->plane, until_ns));
+	if (!released) {
+		pst_log(PST_LOG_WARN, "plane",
+			"%zu bytes of a GPU's memory stay allocated: the plane has not released "
+			"them",
+			s->len);
+		s->ptr = NULL;
+	}
+	pst_shared_close(s);
 }

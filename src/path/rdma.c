@@ -1,23 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path rdma: the server of a storage (its far side) writes the bytes of a read into a window, which
- * is memory of the lane (a thread of the library). The device copies them from there. For a write,
- * the server reads the bytes from a window that the storage has filled. The storage and its
+ * The path "rdma": the server of a storage (its far side) writes the bytes of a read into a window,
+ * which is memory of the lane (a thread of the library). The device copies them from there. For a
+ * write, the server reads the bytes from a window of the storage. The storage fills this window
+ * from a slot of the lane, or the lane lets the device copy the bytes into it. The storage and its
  * transports decide how the server accesses the window, and report whether a CPU copies the bytes.
  * The lane starts the chunks.
- *
- * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
- * closes. A storage completes a transfer only when the server has lost its access to the window. So
- * the window can be used again at once.
- *
- * If the server can access the memory of the lane's device, windows are there. Otherwise, they are
- * host memory, which is pinned for the device like the lane's ring. A window is never the memory of
- * a segment: the driver shares whole allocations only, so the server would get access to all memory
- * of the caller's allocation. The copy within the device takes a few microseconds.
- *
- * A copy within the device waits in a queue behind streams that wait for requests
- * (tests/standin/README.md). Such a stream may depend on the bytes of the copy. So while streams
- * wait for requests, chunks use windows in host memory.
  */
 #include "path/rdma.h"
 
@@ -38,12 +26,12 @@
 #define WINDOWS 4 /* maximum number of windows of a thread (lane) */
 /* Maximum number of windows of a lane (a thread of the library) in its device's memory, and their
  * length in bytes. A server copies page cache to a GPU without a CPU copy if a transfer has 8 MiB
- * or more (path mapped). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
+ * or more (path "mapped"). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
  * time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)
-/* After the server has refused a window in the device's memory, a lane (a thread of the library)
- * offers only windows in host memory, for this time. */
+/* For this time after the server refused a window in the device's memory, a lane (a thread of the
+ * library) offers only windows in host memory. */
 #define REFUSED_NS 5000000000u
 /* Length in bytes of a chunk, and of the first chunks of a request, if the storage has no
  * preference. */
@@ -76,7 +64,7 @@ struct need {
 
 /* Closes an element's window. Returns false, and does nothing, if the window is registered with the
  * device's driver and a CUDA stream waits for a request, because the driver's call would wait for
- * this stream. If `wait` is true, waits until no stream does. */
+ * this stream. If `wait` is true, first waits until no stream waits for a request. */
 static bool place_clear(const struct pst_lane *lane, struct place *place, bool wait)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -205,10 +193,10 @@ static void device_probe(const struct pst_route *route, struct pst_path_facts *f
 	struct pst_err why;
 	int ret;
 
-	if (dev->facts.cpu_addressable || route->op == PENSTOCK_WRITE)
+	if (dev->facts.cpu_addressable)
 		return;
 	ret = dev->ops->export_memory
-		      ? route->st->ops->windows_reach(route->st, dev, &why)
+		      ? route->st->ops->windows_reach(route->st, dev, route->op, &why)
 		      : pst_fail(&why, PENSTOCK_WHY_UNSUPPORTED, "%s shares no memory", dev->name);
 	if (ret) {
 		snprintf(facts->note, sizeof(facts->note), "windows in host memory: %.150s",
@@ -217,8 +205,10 @@ static void device_probe(const struct pst_route *route, struct pst_path_facts *f
 	}
 	snprintf(facts->note, sizeof(facts->note), "windows in the memory of %s", dev->name);
 	facts->device_windows = true;
-	facts->chunk_max = DEVICE_CHUNK;
-	facts->chunk_first = 0;
+	if (route->op == PENSTOCK_READ) {
+		facts->chunk_max = DEVICE_CHUNK;
+		facts->chunk_first = 0;
+	}
 }
 
 static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
@@ -249,7 +239,8 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
 	device_probe(route, facts);
 	/* For a write, the device copies the bytes to a slot (pinned staging memory), and the
-	 * storage copies them from there into its own window. */
+	 * storage copies them from there into its own window, unless this window is in the device's
+	 * memory. */
 	facts->slotted = route->op == PENSTOCK_WRITE;
 	if (facts->slotted && facts->chunk_max > pump->slot_bytes)
 		facts->chunk_max = pump->slot_bytes;
@@ -298,6 +289,12 @@ static void rdma_refused(struct pst_chunk *chunk, const struct pst_err *why)
 	pst_chunk_again(chunk, why);
 }
 
+static void streams_busy(const struct penstock_device *dev, struct pst_err *err)
+{
+	pst_fail_errno(err, EAGAIN, PENSTOCK_WHY_STREAM_ORDER,
+		       "a stream waits for a request, and may hold up copies within %s", dev->name);
+}
+
 /* Queues the copies of a chunk whose window is in the device's memory. */
 static void rdma_copy_within(struct pst_chunk *chunk, const struct place *place)
 {
@@ -306,9 +303,7 @@ static void rdma_copy_within(struct pst_chunk *chunk, const struct place *place)
 
 	/* The copy would wait behind a CUDA stream that waits for a request. */
 	if (!pst_device_sync_begin(dev)) {
-		pst_fail_errno(&busy, EAGAIN, PENSTOCK_WHY_STREAM_ORDER,
-			       "a stream waits for a request, and may hold up copies within %s",
-			       dev->name);
+		streams_busy(dev, &busy);
 		rdma_refused(chunk, &busy);
 		return;
 	}
@@ -332,9 +327,9 @@ static void rdma_filled(struct pst_io *io)
 		rdma_fail(chunk, &io->err);
 		return;
 	}
-	/* The server may have sent the bytes in its response instead. They then count as moved by
-	 * the path that receives such bytes. If the transfer moved no byte, because it begins after
-	 * the storage's end, no path changes. */
+	/* The server may have sent the bytes in its response instead. Then pst_chunk_demote changes
+	 * the chunk's path to the one that receives such bytes. A transfer that moved no byte,
+	 * because it begins after the storage's end, keeps its path. */
 	if (io->result && !io->by_window && !pst_chunk_demote(chunk, &io->err)) {
 		rdma_fail(chunk, &io->err);
 		return;
@@ -365,7 +360,8 @@ static struct penstock_device *window_device(const struct pst_chunk *chunk,
 	struct pst_request *req = chunk->req;
 	struct penstock_device *dev = chunk->lane->pump->dev;
 
-	if (!chunk->route->paths[chunk->path].facts.device_windows || chunk->route->dev != dev)
+	if (!chunk->route->paths[chunk->path].facts.device_windows || chunk->route->dev != dev ||
+	    req->stage)
 		return NULL;
 	if (state->refused_ns && state->refused_by == chunk->route->st->facts.windows &&
 	    pst_now_ns() - state->refused_ns < REFUSED_NS) {
@@ -384,6 +380,82 @@ static struct penstock_device *window_device(const struct pst_chunk *chunk,
 		       : dev;
 }
 
+/* ---- a chunk of a write into a window in the device's memory ---- */
+
+/* Lets the lane's next chunks use host memory, and starts this chunk again. */
+static void write_refused(struct pst_chunk *chunk, const struct pst_err *why)
+{
+	refused(chunk->lane->path_state[chunk->path], chunk->route->st->facts.windows, why);
+	pst_chunk_again(chunk, why);
+}
+
+static void write_copied(struct pst_chunk *chunk, int result)
+{
+	struct penstock_storage *st = chunk->route->st;
+	int ret = st->ops->placed(st, chunk->off, chunk->len, !result, &chunk->err);
+
+	chunk->engine = chunk->io.engine;
+	if (result || ret) {
+		pst_chunk_done(chunk, result ? result : ret);
+		return;
+	}
+	chunk->moved = chunk->len;
+	/* Perhaps the server's CPU copies them, later. */
+	chunk->cpu_copied += chunk->moved;
+	pst_chunk_done(chunk, 0);
+}
+
+/* Copies the bytes of the chunk into the window in which the storage has found memory. */
+static void write_placed(struct pst_io *io)
+{
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
+	struct penstock_device *dev = chunk->lane->pump->dev;
+	struct penstock_storage *st = chunk->route->st;
+	struct pst_err busy;
+
+	if (io->result == -EOPNOTSUPP) {
+		write_refused(chunk, &io->err);
+		return;
+	}
+	if (io->result < 0) {
+		chunk->err = io->err;
+		pst_chunk_done(chunk, (int)io->result);
+		return;
+	}
+	/* The rest of the chunk belongs into other windows. */
+	chunk->rest += chunk->len - (uint64_t)io->result;
+	chunk->len = (uint64_t)io->result;
+	if (!pst_device_sync_begin(dev)) {
+		st->ops->placed(st, chunk->off, chunk->len, false, &busy);
+		streams_busy(dev, &busy);
+		write_refused(chunk, &busy);
+		return;
+	}
+	chunk->copy_within = true;
+	/* Windows have different multiples of 2 MiB as their addresses. */
+	chunk->own_piece = 2 + (unsigned)((uintptr_t)io->window->mem >> 21);
+	pst_chunk_copy(chunk, io->one.iov_base, chunk->len, write_copied);
+	pst_device_sync_end(dev);
+}
+
+/* Starts a chunk of a write. */
+static int rdma_start_write(struct pst_chunk *chunk, const struct rdma_lane *state)
+{
+	struct penstock_device *dev = window_device(chunk, state);
+	int ret;
+
+	if (!dev)
+		return pst_bounce_start_plain(chunk, PST_IO_FAR);
+	pst_chunk_io(chunk, NULL, chunk->off, chunk->len, PST_IO_FAR | PST_IO_PLACE, write_placed);
+	chunk->io.dev = dev;
+	ret = pst_chunk_io_start(chunk);
+	if (ret != -EOPNOTSUPP)
+		return ret;
+	pst_req_note(chunk->req, chunk->path, chunk->err.why);
+	chunk->err.code = 0;
+	return pst_bounce_start_plain(chunk, PST_IO_FAR);
+}
+
 static int rdma_start(struct pst_chunk *chunk)
 {
 	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
@@ -392,7 +464,7 @@ static int rdma_start(struct pst_chunk *chunk)
 	int ret;
 
 	if (chunk->route->op == PENSTOCK_WRITE)
-		return pst_bounce_start_plain(chunk, PST_IO_FAR);
+		return rdma_start_write(chunk, state);
 	need.dev = window_device(chunk, state);
 	ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
 	if (ret && ret != -EAGAIN && need.dev) {

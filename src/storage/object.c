@@ -8,9 +8,9 @@
  * ETag of each response is compared with it. So the bytes of two versions are never mixed: a read
  * of an object that has changed fails with -ESTALE.
  *
- * If the server has a checksum of the whole object, it is compared when all bytes have been read.
- * If it differs, the read that completes the bytes fails, and the check begins again with the next
- * read.
+ * If the server has a checksum of the whole object, it is compared with the checksum of the
+ * received bytes when all bytes have been read. If the two differ, the read that completes the
+ * bytes fails, and the check begins again with the next read.
  *
  * An object cannot be changed in place. So a storage that is open for writing writes a whole
  * object, and can be read only after its commit.
@@ -32,6 +32,7 @@
 #include "storage/object_sum.h"
 #include "storage/object_upload.h"
 #include "storage/object_window.h"
+#include "storage/object_worker.h"
 
 /* Preferred number of bytes of a GET. Shorter GETs cost more requests for the same bytes. Longer
  * GETs need longer ranges of the staging buffer. */
@@ -49,6 +50,10 @@ struct object_read {
 	/* CRC-64/NVME of all bytes of the read, if it was computed */
 	bool has_crc64;
 	uint64_t crc64;
+	/* For a window in the memory of a device: the next checksum that the device computes. */
+	struct pst_object_job job;
+	enum pst_hash_kind job_kind;
+	uint64_t job_off, job_len;
 };
 
 struct pst_object {
@@ -363,7 +368,7 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
 	case PENSTOCK_OBJECT_BODY:
 		/* The body is received into the same memory, so the server's access to the window
-		 * must end before. */
+		 * must end first. */
 		if (!pst_object_grant_close(&read->grant))
 			break;
 		call->token = NULL;
@@ -398,40 +403,41 @@ static void check_give_up(const struct pst_object *object)
 		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
 }
 
-/* Adds the bytes of a read to the object's checksum, except bytes that have been added before.
- * Fails if these bytes complete the checksum and it is wrong. */
-static int64_t read_check(struct object_read *read)
+/* Finds the first bytes of a read, from *at on, that the object's checksum needs. Returns their
+ * number, or 0 if it needs no further bytes. */
+static uint64_t check_gap(struct object_read *read, uint64_t *at)
+{
+	struct pst_object *object = read->object;
+	uint64_t n;
+
+	if (!object->sum.pieces) /* constant since the open */
+		return 0;
+	pthread_mutex_lock(&object->lock);
+	n = pst_object_sum_gap(&object->sum, at, read->call.first + read->call.http.in_len);
+	pthread_mutex_unlock(&object->lock);
+	return n;
+}
+
+/* Adds the checksum of `n` bytes at `at` to the object's checksum. If another read has added some
+ * of these bytes meanwhile, the piece is ignored, and check_gap finds the bytes that are still
+ * missing. Fails if these bytes complete the checksum and it is wrong. */
+static int check_add(struct object_read *read, uint64_t at, uint64_t n, uint64_t crc)
 {
 	struct pst_object *object = read->object;
 	struct pst_object_sum *sum = &object->sum;
-	const struct pst_io *io = read->io;
-	uint64_t first = read->call.first, len = read->call.http.in_len, at = first, n;
-	enum pst_object_sum_state before = PST_OBJECT_SUM_NONE, state = before;
+	enum pst_object_sum_state before, state;
 	char expected[17], found[17];
 
-	if (!sum->pieces) /* constant since the open */
-		return (int64_t)len;
 	pthread_mutex_lock(&object->lock);
-	while (state != PST_OBJECT_SUM_WRONG && (n = pst_object_sum_gap(sum, &at, first + len))) {
-		uint64_t crc;
-
-		pthread_mutex_unlock(&object->lock);
-		crc = read->has_crc64 && sum->kind == PST_HASH_CRC64NVME && n == len
-			      ? read->crc64
-			      : pst_object_sum_of(sum->kind, io->iov, io->iov_count, at - first, n);
-		pthread_mutex_lock(&object->lock);
-		before = sum->state;
-		/* If another read has added some of these bytes meanwhile, pst_object_sum_add
-		 * ignores the piece. The loop then finds the bytes that are still missing. */
-		state = pst_object_sum_add(sum, at, n, crc);
-	}
+	before = sum->state;
+	state = pst_object_sum_add(sum, at, n, crc);
 	if (state == PST_OBJECT_SUM_WRONG) /* `found` is set only in this state */
 		pst_object_sum_text(sum->kind, sum->found, found);
 	pthread_mutex_unlock(&object->lock);
 	if (state == PST_OBJECT_SUM_GIVEN_UP && before != state)
 		check_give_up(object);
 	if (state != PST_OBJECT_SUM_WRONG)
-		return (int64_t)len;
+		return 0;
 	pst_object_sum_text(sum->kind, sum->expected, expected);
 	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
 			      "%s: the bytes have x-amz-checksum-%s %s, the object has %s: read it "
@@ -439,18 +445,32 @@ static int64_t read_check(struct object_read *read)
 			      object->place.url.name, pst_hash_name(sum->kind), found, expected);
 }
 
-/* Computes the checksum of the bytes that the server has written to the window, and compares it
- * with the checksum in the response. */
-static int64_t read_check_window(struct object_read *read)
+/* Adds the bytes of a read to the object's checksum, except bytes that have been added before.
+ * Fails if these bytes complete the checksum and it is wrong. */
+static int read_check(struct object_read *read)
+{
+	const struct pst_object_sum *sum = &read->object->sum;
+	const struct pst_io *io = read->io;
+	uint64_t first = read->call.first, at = first, n;
+	int ret = 0;
+
+	while (!ret && (n = check_gap(read, &at))) {
+		bool whole = n == read->call.http.in_len;
+		uint64_t crc = whole && read->has_crc64 && sum->kind == PST_HASH_CRC64NVME
+				       ? read->crc64
+				       : pst_object_sum_of(sum->kind, io->iov, io->iov_count,
+							   at - first, n);
+
+		ret = check_add(read, at, n, crc);
+	}
+	return ret;
+}
+
+/* Compares the checksum of the bytes in the window with the checksum in the response. */
+static int read_compare(struct object_read *read, uint64_t crc)
 {
 	const struct penstock_object_verdict *verdict = &read->grant.verdict;
-	const struct pst_io *io = read->io;
-	uint64_t crc;
 
-	if (!verdict->has_crc64)
-		return 0;
-	crc = pst_object_sum_of(PST_HASH_CRC64NVME, io->iov, io->iov_count, 0,
-				read->call.http.in_len);
 	read->has_crc64 = true;
 	read->crc64 = crc;
 	if (crc == verdict->crc64)
@@ -462,17 +482,30 @@ static int64_t read_check_window(struct object_read *read)
 			      (unsigned long long)verdict->crc64);
 }
 
-/* Completes a read. The server must have no access to the read's memory any more. */
+/* Compares the bytes that the server has written to a window in host memory with the checksum in
+ * the response, and adds them to the object's checksum. */
+static int read_check_window(struct object_read *read)
+{
+	const struct pst_io *io = read->io;
+	int ret = 0;
+
+	if (read->grant.verdict.has_crc64)
+		ret = read_compare(read,
+				   pst_object_sum_of(PST_HASH_CRC64NVME, io->iov, io->iov_count, 0,
+						     read->call.http.in_len));
+	return ret ? ret : read_check(read);
+}
+
+/* Completes a read, whose bytes have been compared with their checksums. The server must have no
+ * access to the read's memory any more. */
 static void read_finish(struct object_read *read, int64_t result)
 {
 	struct pst_object_call *call = &read->call;
 	struct pst_object *object = read->object;
 	struct pst_io *io = read->io;
 
-	if (!result && io->by_window)
-		result = read_check_window(read);
 	if (!result)
-		result = read_check(read);
+		result = (int64_t)call->http.in_len;
 	if (result == -ESTALE && call->http.head.status == 412)
 		pst_fail_errno(&io->err, ESTALE, PENSTOCK_WHY_STALE,
 			       "%s: the object changed while it was read: open it again",
@@ -491,6 +524,70 @@ static void read_finish(struct object_read *read, int64_t result)
 	pst_io_done(io, result);
 }
 
+/* ---- checksums by a device ---- */
+
+/* Chooses the next checksum that the device must compute for a read. Returns false if there is
+ * none. */
+static bool sum_choose(struct object_read *read)
+{
+	read->job_off = read->call.first;
+	read->job_len = read->call.http.in_len;
+	read->job_kind = PST_HASH_CRC64NVME;
+	if (read->grant.verdict.has_crc64 && !read->has_crc64)
+		return true;
+	read->job_kind = read->object->sum.kind;
+	read->job_len = check_gap(read, &read->job_off);
+	return read->job_len;
+}
+
+/* Takes the checksum that the device has computed. */
+static int sum_take(struct object_read *read, uint64_t crc)
+{
+	if (read->grant.verdict.has_crc64 && !read->has_crc64)
+		return read_compare(read, crc);
+	return check_add(read, read->job_off, read->job_len, crc);
+}
+
+/* Lets the device compute the checksums of a read whose window is in its memory, and completes the
+ * read. Runs on the device's thread of object_worker.c. If the device cannot compute them, the read
+ * fails with -EOPNOTSUPP, and the lane reads the bytes through a window in host memory. */
+static void sums_run(struct pst_object_job *job)
+{
+	struct object_read *read = (struct object_read *)((char *)job -
+							  offsetof(struct object_read, job));
+	struct pst_io *io = read->io;
+	uint64_t crc;
+	int ret = 0;
+
+	do {
+		ret = pst_object_device_sum(io->window->dev, read->job_kind,
+					    io->window->mem + (read->job_off - read->call.first),
+					    read->job_len, true, &crc, &io->err);
+		ret = ret ? -EOPNOTSUPP : sum_take(read, crc);
+	} while (!ret && sum_choose(read));
+	read_finish(read, ret);
+}
+
+/* ---- the ends of reads ---- */
+
+/* Compares the bytes of a read with their checksums, and completes it. */
+static void read_check_and_finish(struct object_read *read)
+{
+	const struct pst_io *io = read->io;
+
+	if (!io->by_window) {
+		read_finish(read, read_check(read));
+	} else if (!io->window->dev) {
+		read_finish(read, read_check_window(read));
+	} else if (sum_choose(read)) {
+		read->job.run = sums_run;
+		if (!pst_object_work(io->window->dev, &read->job))
+			sums_run(&read->job);
+	} else {
+		read_finish(read, 0);
+	}
+}
+
 static struct object_read *read_of(struct pst_object_grant *grant)
 {
 	return (struct object_read *)((char *)grant - offsetof(struct object_read, grant));
@@ -505,7 +602,10 @@ static void read_released(struct pst_object_grant *grant)
 		read->io->err = grant->err;
 		result = grant->result;
 	}
-	read_finish(read, result);
+	if (result)
+		read_finish(read, result);
+	else
+		read_check_and_finish(read);
 }
 
 /* Repeats a read with its token if its error may be temporary. Returns true if the read was started
@@ -516,7 +616,7 @@ static bool read_again(struct object_read *read)
 	struct pst_err err;
 	bool started;
 
-	/* object_cancel must not find a call that is not started */
+	/* The lock keeps object_cancel from finding this call before it is started. */
 	pthread_mutex_lock(&object->lock);
 	started =
 		pst_object_call_may_pass(&read->call) && !pst_object_call_repeat(&read->call, &err);
@@ -532,8 +632,12 @@ static void read_ended(struct pst_object_call *call)
 	char code[64];
 
 	read->result = pst_object_call_result(call, "read", &io->err);
-	if (!call->token) {
+	if (!call->token && read->result) {
 		read_finish(read, read->result);
+		return;
+	}
+	if (!call->token) {
+		read_check_and_finish(read);
 		return;
 	}
 	io->by_window = !read->result;
@@ -666,16 +770,21 @@ static int object_window_open(struct penstock_storage *st, struct penstock_devic
 }
 
 static int object_windows_reach(struct penstock_storage *st, struct penstock_device *dev,
-				struct pst_err *err)
+				enum penstock_op op, struct pst_err *err)
 {
 	const struct pst_object *object = st->priv;
+	struct pst_err why;
+
+	if (op == PENSTOCK_WRITE)
+		return pst_object_upload_reach(object->upload, dev, err);
 
 	if (object->upload || !object->length)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
-	if (object->sum.pieces)
-		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW,
-				"the object has a checksum, which the CPU compares with the bytes "
-				"(add unchecked=1 to the URL to compare none)");
+	if (object->sum.pieces && pst_object_device_sums(dev, object->sum.kind, &why))
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+				      "the CPU compares the object's checksum with the bytes (add "
+				      "unchecked=1 to the URL to compare none): %.100s",
+				      why.text);
 	return pst_object_reach(&object->place, etag_is_strong(object->etag) ? object->etag : NULL,
 				object->length, object->windows, dev, err);
 }
@@ -693,7 +802,16 @@ static int object_drain(struct pst_io *io)
 							  "cannot be changed"
 				      : object->aborted ? "its upload was aborted"
 							: "it is open for reading only");
-	return pst_object_upload_write(object->upload, io);
+	return io->flags & PST_IO_PLACE ? pst_object_upload_place(object->upload, io)
+					: pst_object_upload_write(object->upload, io);
+}
+
+static int object_placed(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
+			 struct pst_err *err)
+{
+	const struct pst_object *object = st->priv;
+
+	return pst_object_upload_placed(object->upload, off, len, copied, err);
 }
 
 /* Refuses to make a single write durable, because no byte of an object is durable before the
@@ -758,6 +876,7 @@ const struct pst_storage_ops pst_storage_object = {
 	.cancel = object_cancel,
 	.window_open = object_window_open,
 	.windows_reach = object_windows_reach,
+	.placed = object_placed,
 	.commit = object_commit,
 	.abort = object_abort,
 	.length = object_length,

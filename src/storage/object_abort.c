@@ -10,6 +10,8 @@
 
 #include "core/base/log.h"
 #include "storage/object_commit.h"
+#include "storage/object_part.h"
+#include "storage/object_send.h"
 #include "storage/object_upload_state.h"
 
 /* Maximum time in seconds for an abort. A server that does not answer must not keep the program
@@ -27,7 +29,7 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 
 	if (!call)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
-	pst_object_upload_query(up, 0, query);
+	pst_object_part_query(up, 0, query);
 	pst_object_call_init(call, up->place, "DELETE", query);
 	call->deadline_s = ABORT_S;
 	call->limits = limits;
@@ -82,7 +84,7 @@ int pst_object_upload_abort(struct pst_object_upload *up, const struct penstock_
 {
 	int ret = 0;
 
-	pst_object_upload_stop(up);
+	pst_object_send_stop(up);
 	up->ended = true;
 	if (up->id_state == ID_KNOWN)
 		ret = parts_drop(up, limits, err);

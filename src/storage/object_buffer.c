@@ -84,7 +84,8 @@ static void kept_give(char *mem)
 
 bool pst_object_buffers_move(const struct pst_object_upload *up)
 {
-	return (up->sending || up->ready_count || up->summing) && !up->err.code;
+	/* Parts in the memory of devices have no buffers. */
+	return up->sending + up->ready_count + up->summing > up->device_moving && !up->err.code;
 }
 
 static char *spare_take(struct pst_object_upload *up)
@@ -128,7 +129,7 @@ static char *window_alloc(struct pst_object_upload *up, uint64_t len)
 	return own->window->mem;
 }
 
-static char *buffer_alloc(struct pst_object_upload *up, uint64_t len)
+char *pst_object_buffer_alloc(struct pst_object_upload *up, uint64_t len)
 {
 	char *mem = window_alloc(up, len);
 
@@ -166,7 +167,7 @@ char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len)
 	if (up->spare && len <= up->part_bytes)
 		return spare_take(up);
 	/* If the length of the object is unknown, later parts are longer, and cannot use the free
-	 * buffers of shorter parts. So those are freed. */
+	 * buffers of shorter parts. So the free buffers are released. */
 	while (up->spare) {
 		pst_object_buffer_free(up, spare_take(up), up->part_bytes);
 		up->buffer_bytes -= up->part_bytes;
@@ -177,7 +178,7 @@ char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len)
 	    (pst_object_buffers_move(up) || up->buffer_bytes + len > most + SCATTERED_BYTES))
 		return NULL;
 	len = pst_object_buffer_len(up, len);
-	mem = buffer_alloc(up, len);
+	mem = pst_object_buffer_alloc(up, len);
 	if (mem)
 		up->buffer_bytes += len;
 	return mem;

@@ -12,6 +12,8 @@
 #include "common/digits.h"
 #include "core/base/end.h"
 #include "storage/object_buffer.h"
+#include "storage/object_part.h"
+#include "storage/object_send.h"
 #include "storage/object_sum.h"
 #include "storage/object_upload_state.h"
 
@@ -19,7 +21,8 @@
  * minutes before it replies. */
 #define COMPLETE_PATIENCE_S 600
 
-/* Returns the length of the object in bytes: the caller's, or the end of the last write. */
+/* Returns the length of the object in bytes: the length that the caller gave, or else the offset
+ * after the last written byte. */
 static uint64_t object_length(const struct pst_object_upload *up)
 {
 	return up->length ? up->length : up->end;
@@ -29,7 +32,7 @@ static uint64_t object_length(const struct pst_object_upload *up)
 static int gaps_check(const struct pst_object_upload *up, uint64_t length, struct pst_err *err)
 {
 	for (unsigned i = 0; length; i++) {
-		uint64_t len, off = pst_object_upload_part_range(up, i, &len), written = len;
+		uint64_t len, off = pst_object_part_range(up, i, &len), written = len;
 		const struct part *part = up->parts[i];
 
 		if (off >= length)
@@ -39,7 +42,8 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 			written =
 				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
 		else if (part)
-			/* the last part may be shorter if an earlier, stopped commit has sent it */
+			/* An earlier, stopped commit may have sent this part as the last one. If
+			 * the object has grown since then, the part is shorter than `len`. */
 			written = part->len;
 		else
 			written = up->sent[i].etag ? up->sent[i].len : 0;
@@ -52,6 +56,27 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 	return 0;
 }
 
+static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
+			 const struct penstock_end_opts *limits, struct pst_err *err);
+
+/* Sends an object of one part without the window that was to be used, for the reason `why`. If the
+ * part is in the memory of a device, moves it to host memory, and offers its new window. Returns
+ * like commit_window. */
+static int commit_near(struct pst_object_upload *up, struct pst_object_call *call,
+		       const struct penstock_end_opts *limits, const struct pst_err *why,
+		       struct pst_err *err)
+{
+	struct part *part = up->parts[0];
+	int ret;
+
+	if (part->window) {
+		ret = pst_object_send_fetch(part, why, err);
+		return ret ? ret : commit_window(up, call, limits, err);
+	}
+	ret = pst_object_part_near(up, why, err);
+	return ret ? ret : 1;
+}
+
 /* Offers an object of one part to the server through the part's window, memory that the server can
  * read. Returns 1 if the object must be sent in an HTTP body instead, else the result of
  * pst_object_call_run. */
@@ -60,6 +85,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 {
 	struct part *part = up->parts[0];
 	struct pst_object_grant grant = {.inner = NULL};
+	struct pst_window *window;
 	struct pst_err why;
 	char code[64];
 	bool began;
@@ -67,16 +93,14 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 
 	if (!part || !up->far || !object_length(up))
 		return 1;
-	if (!pst_object_buffer_window(up, part->mem))
+	window = part->window ? part->window : pst_object_buffer_window(up, part->mem);
+	if (!window)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
-	else if (!pst_object_grant_open(&grant, up->windows,
-					pst_object_buffer_window(up, part->mem), PENSTOCK_WRITE,
+	else if (!pst_object_grant_open(&grant, up->windows, window, PENSTOCK_WRITE,
 					object_length(up), &why))
 		why.code = 0;
-	if (why.code) {
-		ret = pst_object_upload_near(up, &why, err);
-		return ret ? ret : 1;
-	}
+	if (why.code)
+		return commit_near(up, call, limits, &why, err);
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "PUT", "");
 	call->sends = true;
@@ -105,6 +129,9 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		return ret;
 	if (grant.verdict.next == PENSTOCK_OBJECT_DONE) {
 		up->parts_far++;
+		up->parts_device += part->window != NULL;
+		if (part->window)
+			pst_object_windows_tested(up->windows, part->window->dev, NULL);
 		return 0;
 	}
 	/* The server may have stored the object if the reply to an attempt was lost or incomplete,
@@ -115,23 +142,16 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	up->must_be_new &= !grant.verdict.stored_empty;
 	pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
-	ret = pst_object_upload_near(up, &why, err);
-	return ret ? ret : 1;
+	return commit_near(up, call, limits, &why, err);
 }
 
-/* Sends an object of one part with a single PUT. */
-static int commit_put(struct pst_object_upload *up, struct pst_object_call *call,
-		      const struct penstock_end_opts *limits, struct pst_err *err)
+/* Sends an object of one part in the body of a PUT. */
+static int commit_body(struct pst_object_upload *up, struct pst_object_call *call,
+		       const struct penstock_end_opts *limits, struct pst_err *err)
 {
-	struct part *part = up->parts[0];
+	const struct part *part = up->parts[0];
 	struct iovec iov = {part ? part->mem : NULL, (size_t)object_length(up)};
-	uint64_t crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, iov.iov_len);
-	int sent;
 
-	pst_object_sum_text(PST_HASH_CRC64NVME, crc, up->sum);
-	sent = commit_window(up, call, limits, err);
-	if (sent <= 0)
-		return sent;
 	for (unsigned sums = up->no_sums ? 0 : 1;; sums--) {
 		int ret;
 
@@ -152,6 +172,29 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		 * kind */
 		pst_object_call_clear(call);
 	}
+}
+
+/* Sends an object of one part with a single PUT. */
+static int commit_put(struct pst_object_upload *up, struct pst_object_call *call,
+		      const struct penstock_end_opts *limits, struct pst_err *err)
+{
+	struct part *part = up->parts[0];
+	const uint64_t full = part ? part->len : 0;
+	int ret = 0;
+
+	if (part) {
+		part->len = object_length(up);
+		ret = pst_object_send_prepare(part, err);
+	}
+	pst_object_sum_text(PST_HASH_CRC64NVME, part && !ret ? part->crc : 0, up->sum);
+	if (!ret)
+		ret = commit_window(up, call, limits, err);
+	if (ret == 1)
+		ret = commit_body(up, call, limits, err);
+	/* If the commit is stopped, the caller may write more bytes. */
+	if (part)
+		part->len = full;
+	return ret;
 }
 
 /* Writes the XML body of CompleteMultipartUpload to *out. Combines the checksums of the parts into
@@ -190,7 +233,7 @@ static void complete_write(const struct pst_object_upload *up, unsigned count, s
 static int commit_parts(struct pst_object_upload *up, struct pst_object_call *call,
 			const struct penstock_end_opts *limits, struct pst_err *err)
 {
-	unsigned count = pst_object_upload_part_at(up, object_length(up) - 1) + 1;
+	unsigned count = pst_object_part_at(up, object_length(up) - 1) + 1;
 	struct pst_text body = {NULL, 0, 0, false};
 	char query[UPLOAD_QUERY_MAX];
 	int ret = pst_object_upload_finish(up, count, limits, err);
@@ -198,7 +241,7 @@ static int commit_parts(struct pst_object_upload *up, struct pst_object_call *ca
 	if (ret)
 		return ret;
 	complete_write(up, count, &body, up->sum);
-	pst_object_upload_query(up, 0, query);
+	pst_object_part_query(up, 0, query);
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "POST", query);
 	call->sends = true;
@@ -235,7 +278,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 }
 
 /* Computes the ETag that most servers give to the object of this upload. It is the MD5 digest of
- * its bytes or, for several parts, of the parts' digests. Returns false if a digest is unknown. */
+ * the object's bytes or, for several parts, of the parts' digests. Returns false if a digest is
+ * unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -251,6 +295,8 @@ static bool etag_expect(const struct pst_object_upload *up, char *out, size_t ou
 		known = known && etag_put(hash, up->sent[parts].etag);
 	if (parts)
 		snprintf(count, sizeof(count), "-%u", parts);
+	else if (up->parts[0] && !up->parts[0]->mem)
+		known = false;
 	else if (up->parts[0])
 		pst_hash_put(hash, up->parts[0]->mem, (size_t)object_length(up));
 	len = pst_hash_end(hash, digest);
@@ -353,8 +399,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 }
 
 /* Returns whether an object of one part is sent by a multipart upload instead of a PUT. A server
- * that ignores tokens stores an empty body. It is then an empty part, which no other client can
- * read, instead of an empty object. */
+ * that ignores tokens stores an empty body. In a multipart upload, that body is only an empty part,
+ * which no other client can read. With a PUT, it would be an empty object. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);

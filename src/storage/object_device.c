@@ -5,6 +5,7 @@
  */
 #include "storage/object_device.h"
 
+#include "core/base/device_dma.h"
 #include "core/ops.h"
 
 static int device_alloc(struct penstock_device *dev, size_t len, void **out)
@@ -21,11 +22,6 @@ static int device_free(struct penstock_device *dev, void *ptr)
 	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
 }
 
-static uint64_t device_serial(const struct penstock_device *dev)
-{
-	return dev->serial;
-}
-
 static int device_export(struct penstock_device *dev, void *ptr, size_t len,
 			 struct penstock_export *out)
 {
@@ -34,29 +30,11 @@ static int device_export(struct penstock_device *dev, void *ptr, size_t len,
 	return dev->ops->export_memory(dev, ptr, len, out, &err) ? pst_err_publish(&err) : 0;
 }
 
-static int device_dma_buf(struct penstock_device *dev, void *ptr, size_t len, int *fd,
-			  uint64_t *off)
-{
-	struct pst_err err;
-
-	if (!dev->ops->dma_buf)
-		return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s has no dma-buf", dev->name);
-	return dev->ops->dma_buf(dev, ptr, len, fd, off, &err) ? pst_err_publish(&err) : 0;
-}
-
-static int device_order_writes(struct penstock_device *dev)
-{
-	struct pst_err err;
-
-	return dev->ops->order_writes && dev->ops->order_writes(dev, &err) ? pst_err_publish(&err)
-									   : 0;
-}
-
 const struct pst_wire_devices pst_object_device_table = {
 	.alloc = device_alloc,
 	.free = device_free,
-	.serial = device_serial,
+	.serial = pst_device_serial,
 	.export_memory = device_export,
-	.dma_buf = device_dma_buf,
-	.order_writes = device_order_writes,
+	.dma_buf = pst_device_dma_buf,
+	.order_writes = pst_device_order_writes,
 };

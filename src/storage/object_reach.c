@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/device_sync.h"
 
@@ -19,6 +20,7 @@ struct test {
 	struct pst_object_call call; /* the first member */
 	struct pst_object_grant grant;
 	enum penstock_object_next next;
+	bool passing; /* the answer says nothing about the device */
 };
 
 static enum pst_http_verdict test_judge(struct pst_object_call *call)
@@ -32,11 +34,31 @@ static enum pst_http_verdict test_judge(struct pst_object_call *call)
 	return PST_HTTP_FAIL;
 }
 
+/* Stores in `err` why the server has not moved the bytes. */
+static int test_fail(struct test *test, struct pst_err *err)
+{
+	const struct pst_http_head *head = &test->call.http.head;
+	char code[64];
+
+	if (head->status / 100 != 2) {
+		pst_object_xml_text(&test->call.http.text, "Code", code, sizeof(code));
+		test->next = pst_object_grant_judge(&test->grant, &test->call, code);
+	}
+	if (test->next != PENSTOCK_OBJECT_ERROR)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED, "%.100s%s",
+				      test->grant.verdict.text,
+				      strncmp(head->rdma_reply, "501", 3)
+					      ? ""
+					      : " (penstock serve needs --device with this GPU)");
+	/* The refusal of an object tells nothing about the device. */
+	test->passing = head->status / 100 == 4;
+	return pst_object_call_result(&test->call, "be read through a window", err);
+}
+
 /* Makes the request. Returns 0 if the server has moved the bytes. */
 static int test_run(struct test *test, const char *etag, uint64_t len, struct pst_err *err)
 {
 	struct pst_object_call *call = &test->call;
-	char code[64];
 	int ret;
 
 	call->judge = test_judge;
@@ -47,15 +69,9 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 		pst_object_call_header(call, "if-match", etag);
 	pst_object_grant_offer(&test->grant, call);
 	ret = pst_object_call_run(call, err);
-	if (!ret && call->http.head.status / 100 != 2) {
-		pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-		test->next = pst_object_grant_judge(&test->grant, call, code);
-		ret = -EOPNOTSUPP;
-	}
-	if (ret && test->grant.judged)
-		pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_DECLINED,
-			       "%.100s (penstock serve needs --device with this GPU)",
-			       test->grant.verdict.text);
+	if (ret ? test->grant.judged && test->next != PENSTOCK_OBJECT_DONE
+		: call->http.head.status / 100 != 2)
+		ret = test_fail(test, err);
 	pst_object_grant_wait(&test->grant);
 	if (!ret && test->grant.result) {
 		*err = test->grant.err;
@@ -64,29 +80,76 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	return ret;
 }
 
-/* Asks the server, through a window that is used for nothing else. */
+/* ---- the window ---- */
+
+/* Frees the window. The driver would wait for a stream that waits for a request. This stream may
+ * wait for the calling thread, which submits a request. So the window is then kept for the next
+ * test. */
+static void window_put(struct pst_object_windows *windows, struct penstock_device *dev,
+		       struct pst_window *window)
+{
+	if (!pst_device_sync_begin(dev)) {
+		if (pst_object_windows_keep(windows, dev, window))
+			return;
+		/* There is a window of another test already, so this one must be freed. */
+		pst_device_sync_await(dev);
+	}
+	window->close(window);
+	pst_device_sync_end(dev);
+}
+
+/* Finds the window of an earlier test, or opens one. */
+static int window_get(struct pst_object_windows *windows, struct penstock_device *dev,
+		      struct pst_window **out, struct pst_err *err)
+{
+	struct pst_window *window = pst_object_windows_take(windows, dev);
+
+	if (window && atomic_load(&window->spoiled)) {
+		/* A server may still have access to the window, so it is of no use. */
+		if (!pst_device_sync_begin(dev)) {
+			window_put(windows, dev, window);
+			return pst_fail(err, PENSTOCK_WHY_STREAM_ORDER,
+					"a stream waits for a request, so no window in %s can be "
+					"tested",
+					dev->name);
+		}
+		window->close(window);
+		pst_device_sync_end(dev);
+		window = NULL;
+	}
+	if (!window)
+		return pst_object_window_open(windows, dev, TEST_BYTES, out, err);
+	*out = window;
+	return 0;
+}
+
+/* ---- the test ---- */
+
+/* Makes the test request, through a window that is used for nothing else. Sets *passing if the
+ * result says nothing about the device. */
 static int reach_ask(const struct pst_object_place *place, const char *etag, uint64_t length,
-		     struct pst_object_windows *windows, struct penstock_device *dev,
+		     struct pst_object_windows *windows, struct penstock_device *dev, bool *passing,
 		     struct pst_err *err)
 {
 	const uint64_t len = length < TEST_BYTES ? length : TEST_BYTES;
 	struct test *test = calloc(1, sizeof(*test));
-	struct pst_window *window;
+	struct pst_window *window = NULL;
 	int ret;
 
 	if (!test)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a test");
-	ret = pst_object_window_open(windows, dev, TEST_BYTES, &window, err);
-	if (ret)
+	ret = window_get(windows, dev, &window, err);
+	if (ret) {
+		*passing = err->why == PENSTOCK_WHY_STREAM_ORDER;
 		goto err_free;
+	}
 	pst_object_call_init(&test->call, place, "GET", "");
 	ret = pst_object_grant_open(&test->grant, windows, window, PENSTOCK_READ, len, err);
 	if (!ret)
 		ret = test_run(test, etag, len, err);
+	*passing = test->passing;
 	pst_object_call_clear(&test->call);
-	pst_device_sync_await(dev);
-	window->close(window);
-	pst_device_sync_end(dev);
+	window_put(windows, dev, window);
 err_free:
 	free(test);
 	return ret;
@@ -97,13 +160,15 @@ int pst_object_reach(const struct pst_object_place *place, const char *etag, uin
 		     struct pst_err *err)
 {
 	int ret = pst_object_windows_check(windows, err);
+	bool passing = false;
 
 	if (ret)
 		return ret;
 	ret = pst_object_windows_reach(windows, dev, err);
 	if (ret != -EAGAIN)
 		return ret ? 0 : err->code;
-	ret = reach_ask(place, etag, length, windows, dev, err);
-	pst_object_windows_tested(windows, dev, ret ? err : NULL);
+	ret = reach_ask(place, etag, length, windows, dev, &passing, err);
+	if (!passing)
+		pst_object_windows_tested(windows, dev, ret ? err : NULL);
 	return ret;
 }

@@ -25,80 +25,47 @@
 #include "core/base/end.h"
 #include "core/base/log.h"
 #include "core/lane/inbox.h"
-#include "s3/uri.h"
 #include "storage/object_buffer.h"
+#include "storage/object_part.h"
+#include "storage/object_part_window.h"
+#include "storage/object_send.h"
 #include "storage/object_sum.h"
 
 #define PART_UNIT (1ull << 20)
-/* If the object's length is unknown, parts become longer: after each PARTS_EQUAL parts, the length
- * doubles. So 10,000 parts, the maximum, have 8 TB; S3 allows 5 TB. */
-#define PARTS_EQUAL 1000u
-#define SPANS_MAX 256 /* maximum number of separate written ranges of a part */
 
 /* ---- parts ---- */
 
-unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off)
+/* Adds a part without memory. Returns NULL if there is no memory. */
+static struct part *part_add(struct pst_object_upload *up, unsigned index, struct pst_err *err)
 {
-	uint64_t start = 0, len = up->part_bytes;
-	unsigned base = 0;
+	struct part *part = calloc(1, sizeof(*part));
 
-	if (up->length)
-		return (unsigned)(off / len);
-	while (off - start >= len * PARTS_EQUAL) {
-		start += len * PARTS_EQUAL;
-		base += PARTS_EQUAL;
-		len *= 2;
+	if (part)
+		part->spans = calloc(SPANS_MAX + 1, sizeof(*part->spans));
+	if (!part || !part->spans) {
+		free(part);
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
+		return NULL;
 	}
-	return base + (unsigned)((off - start) / len);
+	part->upload = up;
+	part->number = index + 1;
+	part->state = PART_FILLING;
+	part->off = pst_object_part_range(up, index, &part->len);
+	up->parts[index] = part;
+	return part;
 }
 
-uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
-				      uint64_t *len_out)
-{
-	uint64_t start = 0, len = up->part_bytes;
-
-	if (up->length) {
-		start = index * len;
-		*len_out = up->length - start < len ? up->length - start : len;
-		return start;
-	}
-	for (; index >= PARTS_EQUAL; index -= PARTS_EQUAL) {
-		start += len * PARTS_EQUAL;
-		len *= 2;
-	}
-	*len_out = len;
-	return start + index * len;
-}
-
-static void part_free(struct part *part)
-{
-	if (!part)
-		return;
-	pst_object_call_clear(&part->call);
-	free(part->spans);
-	if (part->mem)
-		pst_object_buffer_free(part->upload, part->mem, part->mem_len);
-	free(part);
-}
-
-/* Closes the window of a part whose request will not be sent. */
-static void part_close_window(struct part *part)
-{
-	if (part->call.token)
-		pst_object_grant_wait(&part->grant);
-	part->call.token = NULL;
-}
-
-/* Returns the part with this index, ready for writes, with a buffer. Returns NULL if there is no
+/* Returns the part with this index, ready for writes, with memory. Returns NULL if there is no
  * buffer; the error is -EAGAIN if a buffer may become free. */
 static struct part *part_open(struct pst_object_upload *up, unsigned index, struct pst_err *err)
 {
 	struct part *part = up->parts[index];
-	uint64_t len, off = pst_object_upload_part_range(up, index, &len);
+	uint64_t len;
 	char *mem;
 
 	if (part)
 		return part;
+	pst_object_part_range(up, index, &len);
 	mem = pst_object_buffer_get(up, len);
 	if (!mem) {
 		err->code = -EAGAIN;
@@ -109,428 +76,101 @@ static struct part *part_open(struct pst_object_upload *up, unsigned index, stru
 				       up->place->url.name);
 		return NULL;
 	}
-	part = calloc(1, sizeof(*part));
-	if (part)
-		part->spans = calloc(SPANS_MAX + 1, sizeof(*part->spans));
-	if (!part || !part->spans) {
+	part = part_add(up, index, err);
+	if (!part) {
 		pst_object_buffer_put(up, mem, pst_object_buffer_len(up, len));
-		free(part);
-		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
 		return NULL;
 	}
-	part->upload = up;
-	part->number = index + 1;
-	part->state = PART_FILLING;
-	part->off = off;
-	part->len = len;
 	part->mem = mem;
 	part->mem_len = pst_object_buffer_len(up, len);
-	up->parts[index] = part;
 	return part;
-}
-
-/* Records that a range of the part was written. Returns false if the part would have more than
- * SPANS_MAX separate ranges. */
-static bool part_note(struct part *part, uint64_t first, uint64_t end)
-{
-	struct span *spans = part->spans;
-	unsigned from = 0, to;
-
-	while (from < part->span_count && spans[from].end < first)
-		from++;
-	for (to = from; to < part->span_count && spans[to].first <= end; to++) {
-		first = spans[to].first < first ? spans[to].first : first;
-		end = spans[to].end > end ? spans[to].end : end;
-	}
-	if (part->span_count - (to - from) == SPANS_MAX)
-		return false;
-	memmove(&spans[from + 1], &spans[to], (part->span_count - to) * sizeof(*spans));
-	part->span_count = part->span_count - (to - from) + 1;
-	spans[from] = (struct span){first, end};
-	return true;
-}
-
-static bool part_is_full(const struct part *part)
-{
-	return part->span_count == 1 && !part->spans[0].first && part->spans[0].end == part->len;
-}
-
-/* ---- sending, under the lock ---- */
-
-static void upload_fail(struct pst_object_upload *up, const struct pst_err *err)
-{
-	if (!up->err.code)
-		up->err = *err;
-}
-
-/* Repeats a call after an error that may be temporary. Returns true if the call has been started
- * again. If it could not be started, stores the error in *ret and *err. */
-static bool call_starts_again(const struct pst_object_upload *up, struct pst_object_call *call,
-			      int *ret, struct pst_err *err)
-{
-	if (up->stopping || !pst_object_call_may_pass(call))
-		return false;
-	*ret = pst_object_call_repeat(call, err);
-	return !*ret;
-}
-
-static void upload_pump(struct pst_object_upload *up);
-
-int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
-			   struct pst_err *err)
-{
-	bool asked = up->place->url.rdma != PST_OBJECT_RDMA_AUTO;
-
-	if (up->windows_only)
-		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
-				      "%s: rdma=require, but: %s", up->place->url.name, why->text);
-	if (!up->parts_near++) {
-		char note[PENSTOCK_TEXT_MAX + 200];
-
-		up->why_near = *why;
-		snprintf(note, sizeof(note), "%s: parts go by HTTP: %s", up->place->url.name,
-			 why->text);
-		penstock_stats_note(note);
-	}
-	pst_log(asked && up->parts_near == 1 ? PST_LOG_WARN : PST_LOG_INFO, "object",
-		"%s: a part goes by HTTP: %s", up->place->url.name, why->text);
-	return 0;
-}
-
-/* Completes a part whose request has ended. Called without the lock. */
-static void part_finish(struct part *part)
-{
-	struct pst_object_call *call = &part->call;
-	struct pst_object_upload *up = part->upload;
-	struct sent *sent = &up->sent[part->number - 1];
-	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
-	int ret = pst_object_call_result(call, "upload a part", &err);
-
-	if (!ret && !call->http.head.etag[0])
-		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
-				     "%s: the server sent no ETag of a part", up->place->url.name);
-	pthread_mutex_lock(&up->lock);
-	if (call_starts_again(up, call, &ret, &err)) {
-		pthread_mutex_unlock(&up->lock);
-		return;
-	}
-	if (!ret)
-		sent->etag = strdup(call->http.head.etag);
-	if (!ret && !sent->etag)
-		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for an ETag");
-	if (ret)
-		upload_fail(up, &err);
-	sent->len = part->len;
-	sent->crc = part->crc;
-	up->parts[part->number - 1] = NULL;
-	pst_object_buffer_put(up, part->mem, part->mem_len);
-	part->mem = NULL;
-	part_free(part);
-	up->sending--;
-	upload_pump(up);
-	pthread_cond_broadcast(&up->changed);
-	pthread_mutex_unlock(&up->lock);
-}
-
-void pst_object_upload_query(const struct pst_object_upload *up, unsigned number,
-			     char *out)
-{
-	struct pst_text id = {NULL, 0, 0, false};
-
-	pst_uri_put(&id, up->id, strlen(up->id), false);
-	if (number)
-		snprintf(out, UPLOAD_QUERY_MAX, "partNumber=%u&uploadId=%s", number,
-			 id.at ? id.at : "");
-	else
-		snprintf(out, UPLOAD_QUERY_MAX, "uploadId=%s", id.at ? id.at : "");
-	free(id.at);
-}
-
-static int part_start(struct part *part, struct pst_err *err);
-
-/* Sends a part again, in an HTTP body, because the server has not fetched it through the window. If
- * the caller allows only windows, offers the window again, provided that the error may be
- * temporary. */
-static void part_resend(struct part *part)
-{
-	struct pst_object_upload *up = part->upload;
-	bool passing = part->grant.verdict.next != PENSTOCK_OBJECT_RESEND;
-	bool again = up->windows_only && passing;
-	unsigned repeats = part->call.repeats + 1;
-	struct pst_err why, err;
-	int ret;
-
-	if (passing)
-		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
-	else
-		pst_object_grant_why(&part->grant, &why);
-	/* The lock keeps pst_object_upload_stop from cancelling the call while it changes. */
-	pthread_mutex_lock(&up->lock);
-	pst_object_call_clear(&part->call);
-	memset(&part->call, 0, sizeof(part->call));
-	part->call.repeats = again ? repeats : 0;
-	part->offered = !again;
-	ret = up->stopping ? pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted")
-	      : again	   ? 0
-			   : pst_object_upload_near(up, &why, &err);
-	if (!ret)
-		ret = part_start(part, &err);
-	pthread_mutex_unlock(&up->lock);
-	if (!ret)
-		return;
-	part_close_window(part);
-	part->call.place = up->place;
-	part->call.method = "PUT";
-	part->call.http.result = ret;
-	part->call.http.err = err;
-	part_finish(part);
-}
-
-/* Called when the server has lost its access to a part's window: completes the part, or sends it
- * again. */
-static void part_released(struct pst_object_grant *grant)
-{
-	struct part *part = (struct part *)((char *)grant - offsetof(struct part, grant));
-	struct pst_object_upload *up = part->upload;
-	enum penstock_object_next next = grant->verdict.next;
-
-	part->call.token = NULL;
-	/* Even a response with status 200 may contain an error after the bytes have moved. The call
-	 * itself cannot be repeated, because it has neither a token nor a body any more. */
-	if (next == PENSTOCK_OBJECT_RESEND || pst_object_call_may_pass(&part->call)) {
-		part_resend(part);
-		return;
-	}
-	if (next == PENSTOCK_OBJECT_DONE) {
-		pthread_mutex_lock(&up->lock);
-		up->parts_far++;
-		pthread_mutex_unlock(&up->lock);
-	}
-	part_finish(part);
-}
-
-static void part_ended(struct pst_object_call *call)
-{
-	struct part *part = (struct part *)call;
-	char code[64];
-
-	if (!call->token) {
-		part_finish(part);
-		return;
-	}
-	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
-	if (!call->http.result)
-		pst_object_grant_judge(&part->grant, call, code);
-	pst_object_grant_release(&part->grant, part_released);
-}
-
-/* Offers the part's window to the server, if the part has one. Returns 0 also if it cannot be
- * offered; the part is then sent in a body. */
-static int part_offer(struct part *part, struct pst_err *err)
-{
-	struct pst_object_upload *up = part->upload;
-	struct pst_window *window = pst_object_buffer_window(up, part->mem);
-	struct pst_err why;
-
-	if (!up->windows)
-		return 0;
-	if (!window)
-		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
-	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
-					part->len, &why)) {
-		pst_object_grant_offer(&part->grant, &part->call);
-		return 0;
-	}
-	return pst_object_upload_near(up, &why, err);
-}
-
-/* Starts the request that uploads a part. The first attempt offers the part's window to the server.
- * If that is not possible, and in later attempts, the part is the body of the request. */
-static int part_start(struct part *part, struct pst_err *err)
-{
-	struct pst_object_upload *up = part->upload;
-
-	pst_object_call_init(&part->call, up->place, "PUT", part->query);
-	part->call.ended = part_ended;
-	part->call.sends = true;
-	part->call.http.out = part->mem;
-	part->call.http.out_len = part->len;
-	if (!up->no_sums) {
-		pst_object_sum_text(PST_HASH_CRC64NVME, part->crc, part->sum);
-		pst_object_call_header(&part->call, "x-amz-checksum-crc64nvme", part->sum);
-	}
-	if (!part->offered) {
-		int ret = part_offer(part, err);
-
-		part->offered = true;
-		if (ret)
-			return ret;
-	}
-	return pst_http_start(&part->call.http, err);
-}
-
-static void part_send(struct part *part)
-{
-	struct pst_object_upload *up = part->upload;
-	struct pst_err err;
-
-	part->state = PART_SENDING;
-	up->ready_count--;
-	up->sending++;
-	pst_object_upload_query(up, part->number, part->query);
-	if (!part_start(part, &err))
-		return;
-	part_close_window(part);
-	upload_fail(up, &err);
-	up->sending--;
-	part->state = PART_FILLING;
-}
-
-static void parts_send(struct pst_object_upload *up)
-{
-	for (unsigned i = 0; i < PARTS_MAX && up->ready_count; i++)
-		if (up->parts[i] && up->parts[i]->state == PART_READY)
-			part_send(up->parts[i]);
-}
-
-static void id_ask(struct pst_object_upload *up);
-
-static void id_ended(struct pst_object_call *call)
-{
-	struct pst_object_upload *up = call->user;
-	bool lacks_sums = pst_object_call_lacks_sums(call);
-	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
-	int ret = pst_object_call_result(call, "begin an upload", &err);
-
-	pthread_mutex_lock(&up->lock);
-	if (call_starts_again(up, call, &ret, &err)) {
-		pthread_mutex_unlock(&up->lock);
-		return;
-	}
-	up->id_state = ID_NONE;
-	if (!ret)
-		pst_object_xml_text(&call->http.text, "UploadId", up->id, sizeof(up->id));
-	if (!ret && !up->id[0])
-		ret = pst_fail_errno(&err, EIO, PENSTOCK_WHY_MALFORMED,
-				     "%s: the server sent no upload ID", up->place->url.name);
-	pst_object_call_clear(call);
-	if (!ret) {
-		up->id_state = ID_KNOWN;
-	} else if (!up->no_sums && lacks_sums && !up->stopping) {
-		/* sends no checksums from now on, because the server does not know this kind */
-		up->no_sums = true;
-		id_ask(up);
-	} else {
-		upload_fail(up, &err);
-	}
-	upload_pump(up);
-	pthread_cond_broadcast(&up->changed);
-	pthread_mutex_unlock(&up->lock);
-}
-
-/* Starts the request that begins the multipart upload. Its response contains the upload's ID. */
-static void id_ask(struct pst_object_upload *up)
-{
-	struct pst_err err;
-
-	memset(&up->create, 0, sizeof(up->create));
-	pst_object_call_init(&up->create, up->place, "POST", "uploads=");
-	up->create.ended = id_ended;
-	up->create.user = up;
-	up->create.sends = true;
-	if (!up->no_sums) {
-		pst_object_call_header(&up->create, "x-amz-checksum-algorithm", "CRC64NVME");
-		pst_object_call_header(&up->create, "x-amz-checksum-type", "FULL_OBJECT");
-	}
-	up->id_state = ID_ASKED;
-	if (!pst_http_start(&up->create.http, &err))
-		return;
-	up->id_state = ID_NONE;
-	upload_fail(up, &err);
-}
-
-/* Computes the checksum of a part, and then marks the part as ready to be sent. Releases the lock
- * meanwhile. */
-static void part_sum(struct pst_object_upload *up, struct part *part)
-{
-	struct iovec iov = {part->mem, (size_t)part->len};
-
-	part->state = PART_SUMMING;
-	if (!up->no_sums) {
-		up->summing++;
-		pthread_mutex_unlock(&up->lock);
-		part->crc = pst_object_sum_of(PST_HASH_CRC64NVME, &iov, 1, 0, part->len);
-		pthread_mutex_lock(&up->lock);
-		up->summing--;
-	}
-	part->state = PART_READY;
-	up->ready_count++;
 }
 
 /* If all bytes of a part have been written, prepares it for sending. If the part is the whole
  * object, the commit sends it instead. */
 static void part_check(struct pst_object_upload *up, struct part *part)
 {
-	if (part->state == PART_FILLING && !part->writers && part_is_full(part) &&
+	if (part->state == PART_FILLING && !part->writers && pst_object_part_is_full(part) &&
 	    (!up->length || up->length > up->part_bytes))
-		part_sum(up, part);
+		pst_object_send_part(up, part);
 }
 
 /* ---- writes ---- */
 
 /* Copies the bytes between `first` and `end` of a write into the part. The caller does not hold
- * up->lock. */
-static void part_copy(struct part *part, const struct pst_io *io, uint64_t first, uint64_t end)
+ * up->lock, except for a part in the memory of a device. */
+static int part_copy(struct part *part, struct pst_io *io, uint64_t first, uint64_t end)
 {
 	uint64_t at = io->off;
+	int ret = 0;
 
-	for (unsigned i = 0; i < io->iov_count && at < end; i++) {
+	for (unsigned i = 0; i < io->iov_count && at < end && !ret; i++) {
 		uint64_t len = io->iov[i].iov_len, from = at > first ? at : first;
 		uint64_t to = at + len < end ? at + len : end;
+		const char *mem = (char *)io->iov[i].iov_base + (from - at);
 
-		if (from < to)
-			memcpy(part->mem + (from - part->off),
-			       (char *)io->iov[i].iov_base + (from - at), (size_t)(to - from));
+		if (from < to && part->window)
+			ret = pst_part_window_patch(part, from - part->off, mem, to - from,
+						     &io->err);
+		else if (from < to)
+			memcpy(part->mem + (from - part->off), mem, (size_t)(to - from));
 		at += len;
 	}
+	return ret;
+}
+
+/* Returns 0 if bytes can be written to part `index`. */
+static int part_may_fill(const struct pst_object_upload *up, unsigned index, struct pst_io *io)
+{
+	if (index >= PARTS_MAX)
+		return pst_fail_errno(&io->err, EFBIG, PENSTOCK_WHY_NO_SPACE,
+				      "%s: an object has at most %u parts", up->place->url.name,
+				      PARTS_MAX);
+	if (up->sent[index].etag || (up->parts[index] && up->parts[index]->state != PART_FILLING))
+		return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "%s: byte %llu was written before and its part is sent: "
+				      "write each byte once",
+				      up->place->url.name, (unsigned long long)io->off);
+	return 0;
 }
 
 /* Allocates all parts that a write touches. Returns 0, -EAGAIN if the write must wait for a buffer,
  * or -errno with the error in io->err. */
 static int write_prepare(struct pst_object_upload *up, struct pst_io *io)
 {
-	unsigned first = pst_object_upload_part_at(up, io->off),
-		 last = pst_object_upload_part_at(up, io->off + io->len - 1);
+	unsigned first = pst_object_part_at(up, io->off),
+		 last = pst_object_part_at(up, io->off + io->len - 1);
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 
 	for (unsigned i = first; i <= last; i++) {
-		if (i < PARTS_MAX && !up->sent[i].etag &&
-		    (!up->parts[i] || up->parts[i]->state == PART_FILLING)) {
-			if (part_open(up, i, &err))
-				continue;
-			if (err.code != -EAGAIN)
-				io->err = err;
-			return err.code;
-		}
-		return i >= PARTS_MAX
-			       ? pst_fail_errno(&io->err, EFBIG, PENSTOCK_WHY_NO_SPACE,
-						"%s: an object has at most %u parts",
-						up->place->url.name, PARTS_MAX)
-			       : pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
-						"%s: byte %llu was written before and its part is "
-						"sent: write each byte once",
-						up->place->url.name, (unsigned long long)io->off);
+		int ret = part_may_fill(up, i, io);
+
+		if (ret)
+			return ret;
+		if (part_open(up, i, &err))
+			continue;
+		if (err.code != -EAGAIN)
+			io->err = err;
+		return err.code;
 	}
 	return 0;
+}
+
+static int spans_fail(const struct pst_object_upload *up, struct pst_err *err)
+{
+	return pst_fail_errno(err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
+			      "%s: a part has more than %u separate ranges: write longer pieces",
+			      up->place->url.name, SPANS_MAX);
 }
 
 /* Copies a write into its parts, which write_prepare has opened. Releases the lock meanwhile. */
 static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 {
-	unsigned first = pst_object_upload_part_at(up, io->off),
-		 last = pst_object_upload_part_at(up, io->off + io->len - 1);
+	unsigned first = pst_object_part_at(up, io->off),
+		 last = pst_object_part_at(up, io->off + io->len - 1);
 	uint64_t end = io->off + io->len;
 	bool noted = true;
+	int ret = 0;
 
 	for (unsigned i = first; i <= last; i++)
 		up->parts[i]->writers++;
@@ -539,7 +179,8 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 	for (unsigned i = first; i <= last; i++) {
 		struct part *part = up->parts[i];
 
-		part_copy(part, io, part->off, part->off + part->len);
+		if (part->mem)
+			part_copy(part, io, part->off, part->off + part->len);
 	}
 	pthread_mutex_lock(&up->lock);
 	for (unsigned i = first; i <= last; i++) {
@@ -547,33 +188,85 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 		uint64_t from = io->off > part->off ? io->off - part->off : 0;
 		uint64_t to = end - part->off < part->len ? end - part->off : part->len;
 
-		noted &= part_note(part, from, to);
+		if (part->window && !ret)
+			ret = part_copy(part, io, part->off, part->off + part->len);
+		noted &= pst_object_part_note(part, from, to);
 		part->writers--;
 		part_check(up, part);
 	}
-	return noted ? 0
-		     : pst_fail_errno(&io->err, ENOBUFS, PENSTOCK_WHY_NO_MEMORY,
-				      "%s: a part has more than %u separate ranges: write longer "
-				      "pieces",
-				      up->place->url.name, SPANS_MAX);
+	return noted || ret ? ret : spans_fail(up, &io->err);
 }
 
-/* Sends the parts that are ready. Before the first part, starts the multipart upload, and id_ended
- * sends the parts when the server has replied with an ID. */
-static void parts_start(struct pst_object_upload *up)
+/* ---- bytes in the memory of devices ---- */
+
+/* Returns whether a write from host memory has written some of these bytes of the part. */
+static bool part_is_patched(const struct part *part, uint64_t first, uint64_t end)
 {
-	if (up->ready_count && !up->err.code && up->id_state == ID_NONE)
-		id_ask(up);
-	if (up->id_state == ID_KNOWN && !up->err.code)
-		parts_send(up);
+	const struct patch *at = part->patches;
+
+	while (at && (at->first >= end || at->first + at->len <= first))
+		at = at->next;
+	return at;
 }
 
-/* Sends the parts that are ready, and continues the writes that waited for buffers. */
-static void upload_pump(struct pst_object_upload *up)
+/* Finds a part without memory a window, so that its `window` is set. Returns like
+ * pst_part_window_get. */
+static int place_open(struct pst_object_upload *up, unsigned index, struct pst_io *io,
+		      bool may_open)
 {
-	if (up->stopping)
-		return;
-	parts_start(up);
+	struct pst_window *window;
+	struct part *part;
+	uint64_t len;
+	int ret;
+
+	pst_object_part_range(up, index, &len);
+	ret = pst_part_window_get(up, io->dev, pst_object_buffer_len(up, len), may_open, &window,
+				   &io->err);
+	if (ret)
+		return ret;
+	part = part_add(up, index, &io->err);
+	if (part)
+		part->window = window;
+	else
+		pst_part_window_put(up, window);
+	return part ? 0 : io->err.code;
+}
+
+/* Finds memory for the bytes of a drain in the window of their part. Returns 0, -EAGAIN if the
+ * drain must wait, or -errno with the error in io->err. If `may_open` is true, may release the
+ * lock. */
+static int place_find(struct pst_object_upload *up, struct pst_io *io, bool may_open)
+{
+	unsigned index = pst_object_part_at(up, io->off);
+	uint64_t first, end;
+	struct part *part;
+	int ret;
+
+	do
+		ret = part_may_fill(up, index, io);
+	while (!ret && !up->parts[index] && (ret = place_open(up, index, io, may_open)) == 1);
+	if (ret)
+		return ret;
+	part = up->parts[index];
+	first = io->off - part->off;
+	end = first + io->len < part->len ? first + io->len : part->len;
+	/* A commit that was stopped may have made the part shorter. */
+	if (!part->window || part->window->dev != io->dev || end <= first ||
+	    part_is_patched(part, first, end))
+		return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+				      "other bytes of the part are not in the memory of %s",
+				      io->dev->name);
+	part->writers++;
+	up->end = part->off + end > up->end ? part->off + end : up->end;
+	io->window = part->window;
+	io->one.iov_base = part->window->mem + first;
+	io->result = (int64_t)(end - first);
+	return 0;
+}
+
+/* Continues the writes that wait for buffers. */
+static void writes_pump(struct pst_object_upload *up)
+{
 	while (up->waiting) {
 		struct pst_io *io = up->waiting;
 		int ret = up->err.code ? up->err.code : write_prepare(up, io);
@@ -588,8 +281,36 @@ static void upload_pump(struct pst_object_upload *up)
 		else if (!ret)
 			ret = write_copy(up, io);
 		pst_io_done(io, ret ? ret : (int64_t)io->len);
-		parts_start(up);
+		pst_object_send_parts(up);
 	}
+}
+
+/* Continues the drains that wait for windows in the memory of devices. */
+static void placing_pump(struct pst_object_upload *up)
+{
+	while (up->placing) {
+		struct pst_io *io = up->placing;
+		int ret = up->err.code ? up->err.code : place_find(up, io, false);
+
+		if (ret == -EAGAIN)
+			return;
+		up->placing = io->next;
+		if (!up->placing)
+			up->placing_end = &up->placing;
+		if (up->err.code)
+			io->err = up->err;
+		pst_io_done(io, ret ? ret : io->result);
+	}
+}
+
+/* Sends the parts that are ready, and continues the drains that wait for their memory. */
+static void upload_pump(struct pst_object_upload *up)
+{
+	if (up->stopping)
+		return;
+	pst_object_send_parts(up);
+	writes_pump(up);
+	placing_pump(up);
 }
 
 /* Returns 0 if windows may be used for this upload. For an object of one part, a server that
@@ -605,8 +326,8 @@ static int one_part_check(const struct pst_object_upload *up,
 			"through a window");
 }
 
-/* Returns 0 if the bytes of a write may be reported as moving through windows. An object of one
- * part then uses a window, too. */
+/* Returns 0 if the bytes of a write may be reported as moving through windows. If they are, the
+ * commit sends an object of one part through a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
 	if (!up->windows)
@@ -621,19 +342,28 @@ static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 	return 0;
 }
 
-int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
+/* Checks a drain before it begins. */
+static int drain_check(const struct pst_object_upload *up, struct pst_io *io)
 {
-	bool far = io->flags & PST_IO_FAR;
+	int ret = io->flags & PST_IO_FAR ? far_check(up, &io->err) : 0;
 	uint64_t end;
-	int ret = far ? far_check(up, &io->err) : 0;
 
 	if (ret)
 		return ret;
-
 	if (__builtin_add_overflow(io->off, io->len, &end) || (up->length && end > up->length))
 		return pst_fail(&io->err, PENSTOCK_WHY_NO_SPACE,
 				"%s: the object was opened with %llu bytes", up->place->url.name,
 				(unsigned long long)up->length);
+	return 0;
+}
+
+int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
+{
+	bool far = io->flags & PST_IO_FAR;
+	int ret = drain_check(up, io);
+
+	if (ret)
+		return ret;
 	if (!io->len) {
 		io->result = 0;
 		io->done(io);
@@ -666,20 +396,78 @@ int pst_object_upload_write(struct pst_object_upload *up, struct pst_io *io)
 	return 0;
 }
 
+int pst_object_upload_reach(struct pst_object_upload *up, struct penstock_device *dev,
+			    struct pst_err *err)
+{
+	return pst_part_window_reach(up, dev, err);
+}
+
+int pst_object_upload_place(struct pst_object_upload *up, struct pst_io *io)
+{
+	int ret = drain_check(up, io);
+
+	if (ret)
+		return ret;
+	io->engine = "rdma";
+	pthread_mutex_lock(&up->lock);
+	up->far = true;
+	if (up->err.code) {
+		io->err = up->err;
+		ret = up->err.code;
+	} else {
+		ret = place_find(up, io, true);
+	}
+	if (ret == -EAGAIN) {
+		io->next = NULL;
+		*up->placing_end = io;
+		up->placing_end = &io->next;
+	}
+	pthread_mutex_unlock(&up->lock);
+	if (!ret)
+		io->done(io);
+	return ret == -EAGAIN ? 0 : ret;
+}
+
+int pst_object_upload_placed(struct pst_object_upload *up, uint64_t off, uint64_t len, bool copied,
+			     struct pst_err *err)
+{
+	struct part *part;
+	int ret = 0;
+
+	pthread_mutex_lock(&up->lock);
+	part = up->parts[pst_object_part_at(up, off)];
+	off -= part->off;
+	if (copied && !pst_object_part_note(part, off, off + len))
+		ret = spans_fail(up, err);
+	part->writers--;
+	part_check(up, part);
+	upload_pump(up);
+	pthread_mutex_unlock(&up->lock);
+	return ret;
+}
+
+/* Takes a drain out of a list. Returns whether it was there. */
+static bool waiting_remove(struct pst_io **list, struct pst_io ***list_end, const struct pst_io *io)
+{
+	struct pst_io **at = list;
+
+	while (*at && *at != io)
+		at = &(*at)->next;
+	if (!*at)
+		return false;
+	*at = io->next;
+	if (!io->next)
+		*list_end = at;
+	return true;
+}
+
 bool pst_object_upload_cancel(struct pst_object_upload *up, const struct pst_io *io)
 {
-	struct pst_io **at;
 	bool found;
 
 	pthread_mutex_lock(&up->lock);
-	for (at = &up->waiting; *at && *at != io;)
-		at = &(*at)->next;
-	found = *at;
-	if (found) {
-		*at = io->next;
-		if (!io->next)
-			up->waiting_end = at;
-	}
+	found = waiting_remove(&up->waiting, &up->waiting_end, io) ||
+		waiting_remove(&up->placing, &up->placing_end, io);
 	pthread_mutex_unlock(&up->lock);
 	return found;
 }
@@ -716,11 +504,11 @@ int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 	last = up->parts[count - 1];
 	if (last && last->state == PART_FILLING) {
 		last->len = (up->length ? up->length : up->end) - last->off;
-		part_sum(up, last);
+		pst_object_send_part(up, last);
 	}
 	upload_pump(up);
-	while ((up->sending || up->ready_count || up->id_state == ID_ASKED) && !up->err.code &&
-	       !(ret = pst_end_check(limits, err)))
+	while ((up->sending || up->ready_count || up->summing || up->id_state == ID_ASKED) &&
+	       !up->err.code && !(ret = pst_end_check(limits, err)))
 		upload_wait(up, limits);
 	if (up->err.code) {
 		ret = up->err.code;
@@ -732,28 +520,6 @@ int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 
 /* ---- stop, open and free ---- */
 
-void pst_object_upload_stop(struct pst_object_upload *up)
-{
-	pthread_mutex_lock(&up->lock);
-	up->stopping = true;
-	if (!up->err.code)
-		pst_fail(&up->err, PENSTOCK_WHY_CANCELLED, "the upload was aborted");
-	for (unsigned i = 0; i < PARTS_MAX && up->sending; i++) {
-		struct part *part = up->parts[i];
-
-		if (!part || part->state != PART_SENDING || !pst_http_cancel(&part->call.http))
-			continue;
-		part_close_window(part);
-		part->state = PART_FILLING;
-		up->sending--;
-	}
-	if (up->id_state == ID_ASKED && pst_http_cancel(&up->create.http))
-		up->id_state = ID_NONE;
-	while (up->sending || up->id_state == ID_ASKED)
-		pthread_cond_wait(&up->changed, &up->lock);
-	pthread_mutex_unlock(&up->lock);
-}
-
 int pst_object_upload_open(const struct pst_object_place *place, uint64_t length, bool must_be_new,
 			   struct pst_object_upload **out, struct pst_err *err)
 {
@@ -764,12 +530,14 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 	if (!up)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an upload");
 	up->place = place;
+	up->pump = upload_pump;
 	up->length = length;
 	up->must_be_new = must_be_new;
 	up->part_bytes = PST_OBJECT_PART_BYTES;
 	if (up->part_bytes < least)
 		up->part_bytes = (least + PART_UNIT - 1) / PART_UNIT * PART_UNIT;
 	up->waiting_end = &up->waiting;
+	up->placing_end = &up->placing;
 	pthread_mutex_init(&up->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -796,16 +564,18 @@ void pst_object_upload_facts(const struct pst_object_upload *up, struct pst_stor
 {
 	facts->parts_far = up->parts_far;
 	facts->parts_near = up->parts_near;
+	facts->parts_device = up->parts_device;
 	facts->why_near = up->why_near;
 }
 
 void pst_object_upload_free(struct pst_object_upload *up)
 {
 	for (unsigned i = 0; i < PARTS_MAX; i++) {
-		part_free(up->parts[i]);
+		pst_object_send_free(up->parts[i]);
 		free(up->sent[i].etag);
 	}
 	pst_object_buffers_close(up);
+	pst_part_windows_close(up);
 	pthread_cond_destroy(&up->changed);
 	pthread_mutex_destroy(&up->lock);
 	free(up);

@@ -32,6 +32,15 @@ void pst_object_upload_facts(const struct pst_object_upload *upload,
 /* Copies the bytes of a write into buffers. Returns 0 or -errno, with the contract of the function
  * `drain` in core/ops.h. */
 int pst_object_upload_write(struct pst_object_upload *upload, struct pst_io *io);
+/* Returns 0 if the server may fetch parts out of the memory of `dev`, or -errno with the reason.
+ * May block. The device then stays open until the upload is closed. */
+int pst_object_upload_reach(struct pst_object_upload *upload, struct penstock_device *dev,
+			    struct pst_err *err);
+/* Finds memory in the window of a part, as the storage's function drain does with PST_IO_PLACE, and
+ * ends that as the function placed does. */
+int pst_object_upload_place(struct pst_object_upload *upload, struct pst_io *io);
+int pst_object_upload_placed(struct pst_object_upload *upload, uint64_t off, uint64_t len,
+			     bool copied, struct pst_err *err);
 /* Cancels a write that waits for a buffer. Returns true if the write had not begun. The upload then
  * never accesses the write's memory. */
 bool pst_object_upload_cancel(struct pst_object_upload *upload, const struct pst_io *io);
@@ -40,26 +49,12 @@ uint64_t pst_object_upload_length(struct pst_object_upload *upload);
 
 /* ---- for object_commit.c and object_abort.c ---- */
 
-/* Returns the index of the part that has the byte at `off`. */
-unsigned pst_object_upload_part_at(const struct pst_object_upload *up, uint64_t off);
-/* Returns the offset of part `index`, and stores its length when it is full. */
-uint64_t pst_object_upload_part_range(const struct pst_object_upload *up, unsigned index,
-				      uint64_t *len_out);
-/* Writes the query of a request of the multipart upload. `number` is the part that the request is
- * about, or 0 if it is about the whole upload. `out` has UPLOAD_QUERY_MAX bytes. */
-void pst_object_upload_query(const struct pst_object_upload *up, unsigned number, char *out);
-
-/* Counts a part that is sent in a body although the upload has windows. Returns 0, or -errno with
- * the error in `err` if the caller allows only windows. */
-int pst_object_upload_near(struct pst_object_upload *up, const struct pst_err *why,
-			   struct pst_err *err);
-/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
+/* Sends the last part, and waits until the server has all `count` parts, or until the caller's
+ * limits end the wait. */
 int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 			     const struct penstock_end_opts *limits, struct pst_err *err);
 
-/* Cancels all requests of the upload, and waits until they have ended. */
-void pst_object_upload_stop(struct pst_object_upload *up);
-/* Frees an upload after pst_object_upload_stop. */
+/* Frees an upload after pst_object_send_stop. */
 void pst_object_upload_free(struct pst_object_upload *up);
 
 #endif

@@ -30,7 +30,7 @@
 /* If a test has shown that a server has no access to a device's memory, the next test is made after
  * this time in nanoseconds. */
 #define REACH_NS 60000000000u
-/* in bytes; the registration of a longer window is ended on a separate thread */
+/* Length in bytes. If a window is longer, a separate thread ends its registration. */
 #define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
@@ -42,13 +42,16 @@ struct hub {
 	struct pst_wire_client *client;
 };
 
-/* Whether the server can access windows in the memory of one device, as its last answer showed. */
+/* Whether the server can access windows in the memory of one device, as its last answer showed.
+ * There is one for each index of a device at most. A later device may get the same index. */
 struct reach {
 	struct reach *next;
+	unsigned index;	 /* of the device */
 	uint64_t serial; /* serial number of the device */
 	bool reached;
-	uint64_t asked_ns;
+	uint64_t asked_ns;  /* 0: the server was not asked */
 	struct pst_err why; /* why the server cannot access the device, if `reached` is false */
+	struct pst_window *kept; /* window of a test that could not be freed; NULL: none */
 };
 
 struct pst_object_windows {
@@ -57,7 +60,8 @@ struct pst_object_windows {
 	const struct hub *hub;
 	/* 0, or the reason (enum penstock_why) why requests to the server carry no tokens */
 	_Atomic unsigned shut;
-	/* time (pst_now_ns) from which the server gets tokens again; 0: not in this process */
+	/* time (pst_now_ns) from which the server gets tokens again; 0: `shut` holds until the
+	 * process ends */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	/* whether the server has moved the bytes of a PUT through a window */
@@ -163,7 +167,7 @@ static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDR
 	return here;
 }
 
-/* Finds the client with these settings, or opens one. Called with the lock. */
+/* Finds the client with these settings, or opens one. The caller holds the lock. */
 static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
 				  struct pst_err *err)
 {
@@ -208,7 +212,7 @@ static bool is_shut(struct pst_object_windows *windows)
 	return atomic_load(&windows->shut);
 }
 
-/* Finds the state of an endpoint, or makes it. Called with the lock. */
+/* Finds the state of an endpoint, or makes it. The caller holds the lock. */
 static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
 					       const struct hub *hub, struct pst_err *err)
 {
@@ -218,8 +222,8 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
 	/* During a pause the storage still gets its windows, because the pause may end while the
-	 * storage is open. Only a server that gets no tokens for the rest of the process has
-	 * none. */
+	 * storage is open. The storage gets no windows only if the server gets no tokens for the
+	 * rest of the process. */
 	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
@@ -338,14 +342,36 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 
 /* ---- which devices the server reaches ---- */
 
-/* Finds the server's answer about a device, with the lock. */
+/* Finds the last test of whether the server can access the memory of a device. The caller holds the
+ * lock. */
 static struct reach *reach_find(const struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {
 	struct reach *reach = windows->reaches;
 
-	while (reach && reach->serial != dev->serial)
+	while (reach && reach->index != dev->index)
 		reach = reach->next;
+	return reach;
+}
+
+/* Returns the entry for a device, with the lock. Makes it if necessary. Returns NULL without
+ * memory. */
+static struct reach *reach_make(struct pst_object_windows *windows,
+				const struct penstock_device *dev)
+{
+	struct reach *reach = reach_find(windows, dev);
+
+	if (reach && reach->serial == dev->serial)
+		return reach;
+	if (!reach) {
+		reach = calloc(1, sizeof(*reach));
+		if (!reach)
+			return NULL;
+		reach->next = windows->reaches;
+		windows->reaches = reach;
+	}
+	/* A window that was kept belonged to a device that is closed. */
+	*reach = (struct reach){.next = reach->next, .index = dev->index, .serial = dev->serial};
 	return reach;
 }
 
@@ -357,7 +383,8 @@ int pst_object_windows_reach(struct pst_object_windows *windows, const struct pe
 
 	pthread_mutex_lock(&lock);
 	reach = reach_find(windows, dev);
-	if (reach && (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
+	if (reach && reach->serial == dev->serial && reach->asked_ns &&
+	    (reach->reached || pst_now_ns() - reach->asked_ns < REACH_NS)) {
 		ret = reach->reached;
 		*why = reach->why;
 	}
@@ -371,15 +398,7 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 	struct reach *reach;
 
 	pthread_mutex_lock(&lock);
-	reach = reach_find(windows, dev);
-	if (!reach) {
-		reach = calloc(1, sizeof(*reach));
-		if (reach) {
-			reach->serial = dev->serial;
-			reach->next = windows->reaches;
-			windows->reaches = reach;
-		}
-	}
+	reach = reach_make(windows, dev);
 	if (reach) {
 		reach->reached = !why;
 		reach->asked_ns = pst_now_ns();
@@ -395,6 +414,37 @@ void pst_object_windows_tested(struct pst_object_windows *windows,
 		penstock_stats_note(note);
 		pst_log(PST_LOG_INFO, "object", "%s", note);
 	}
+}
+
+struct pst_window *pst_object_windows_take(struct pst_object_windows *windows,
+					   const struct penstock_device *dev)
+{
+	struct pst_window *window = NULL;
+	struct reach *reach;
+
+	pthread_mutex_lock(&lock);
+	reach = reach_find(windows, dev);
+	if (reach && reach->serial == dev->serial) {
+		window = reach->kept;
+		reach->kept = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	return window;
+}
+
+bool pst_object_windows_keep(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_window *window)
+{
+	struct reach *reach;
+	bool kept;
+
+	pthread_mutex_lock(&lock);
+	reach = reach_make(windows, dev);
+	kept = reach && !reach->kept;
+	if (kept)
+		reach->kept = window;
+	pthread_mutex_unlock(&lock);
+	return kept;
 }
 
 /* ---- memory ---- */
@@ -525,12 +575,14 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 }
 
 /* Changes the verdict about a window in the memory of a device: the bytes must come through another
- * window if they have not come through this one. The CPU cannot compare them with a checksum. */
+ * window if they have not come through this one. The CPU cannot compare them with a checksum, and
+ * some devices cannot either. */
 static void judge_device(struct pst_object_grant *grant)
 {
 	struct penstock_object_verdict *verdict = &grant->verdict;
 
-	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64) {
+	if (verdict->next == PENSTOCK_OBJECT_DONE && verdict->has_crc64 &&
+	    !grant->window->dev->ops->sum) {
 		verdict->next = PENSTOCK_OBJECT_RESEND;
 		snprintf(verdict->text, sizeof(verdict->text),
 			 "the server sent a checksum of bytes that are in a GPU's memory");
@@ -547,9 +599,11 @@ static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
 
-	if (grant->window->dev)
+	if (grant->window->dev) {
 		judge_device(grant);
-	else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
+		if (grant->verdict.next == PENSTOCK_OBJECT_DONE && grant->op == PENSTOCK_WRITE)
+			answered(windows, grant->op);
+	} else if (grant->verdict.next == PENSTOCK_OBJECT_DONE)
 		answered(windows, grant->op);
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);

@@ -8,8 +8,8 @@
  * For each endpoint, the library remembers whether the server accepts tokens. A server that ignores
  * tokens gets none for the rest of the process. A server that has declined many tokens in a row
  * gets none for a minute. Besides, the library remembers for each device whether the server can
- * access its memory. A response to a request with such a window does not change what the library
- * remembers about tokens.
+ * access its memory. A response to a request with a window in the memory of a device does not
+ * change what the library remembers about tokens.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H
@@ -51,6 +51,15 @@ int pst_object_windows_reach(struct pst_object_windows *windows, const struct pe
 /* Notes the result of a test. `why` is NULL if the server can access the memory. */
 void pst_object_windows_tested(struct pst_object_windows *windows,
 			       const struct penstock_device *dev, const struct pst_err *why);
+
+/* Takes the window of an earlier test, which pst_object_windows_keep has kept. Returns NULL if
+ * there is none. */
+struct pst_window *pst_object_windows_take(struct pst_object_windows *windows,
+					   const struct penstock_device *dev);
+/* Keeps the window of a test, which cannot be freed, for the next test of the device. Returns false
+ * if another one is kept. A window that is still kept when the device is closed ends with it. */
+bool pst_object_windows_keep(struct pst_object_windows *windows, const struct penstock_device *dev,
+			     struct pst_window *window);
 
 /* The use of a window by one request. */
 struct pst_object_grant {

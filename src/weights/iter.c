@@ -188,9 +188,9 @@ static int iter_batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	/* own_pages says that an extent's first and last memory page contain no other data, so that
-	 * pst_place_widen may read whole pages there. This is true for every extent that
-	 * pst_place_widen would widen, because pst_place_tensors has placed it so. */
+	/* pst_place_tensors places the tensors so that no other data shares the first and the last
+	 * memory page of an extent that pst_place_widen would widen. So pst_place_widen may read
+	 * whole pages there. */
 	b->extents.own_pages = true;
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];

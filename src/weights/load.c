@@ -2,9 +2,10 @@
 /*
  * Implements two of the three ways to receive a model (iter.c has the third): the whole model into
  * one allocation per device, and single pieces into the caller's memory. Both ways make a list of
- * extents. Then move.c reads the extents or, if several processes load together, the function that
- * src/group passes. Called by programs and by src/group. A load never leaves partial results: it
- * frees its allocations if it fails, and it checks all pieces before the first byte moves.
+ * extents. An extent is a file range with the memory for it. move.c reads the extents. If several
+ * processes load together, a function that src/group passes reads them instead. Called by programs
+ * and by src/group. A load never leaves partial results: it frees its allocations if it fails, and
+ * it checks all pieces before the first byte moves.
  */
 #include "weights/load.h"
 
@@ -182,8 +183,8 @@ static int shard_file_off(const struct penstock_weights *w, const struct penstoc
 	return ret;
 }
 
-/* Computes the offsets of a rank's parts of the tensors, one after the other. A long part that
- * is contiguous in its file does not share its memory pages with other parts; see place.c. */
+/* Computes where a rank's parts of the tensors lie in memory, one part after the other. A long part
+ * that is contiguous in its file does not share its memory pages with other parts; see place.c. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
@@ -247,9 +248,9 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	/* own_pages says that an extent's first and last memory page contain no other data, so that
-	 * pst_place_widen may read whole pages there. This is true for every extent that
-	 * pst_place_widen would widen, because pst_place_tensors has placed it so. */
+	/* pst_place_tensors places the tensors so that no other data shares the first and the last
+	 * memory page of an extent that pst_place_widen would widen. So pst_place_widen may read
+	 * whole pages there. */
 	extents->own_pages = true;
 	/* Handles one device after the other, so that extents of adjacent tensors follow each
 	 * other and are joined. The list is sorted by file later. */
@@ -381,9 +382,10 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
-/* Speeds measured with four processes that load one model (bench/README.md): with PENSTOCK_FAST, 65
- * GB/s, because the CPUs copy from the page cache. With PENSTOCK_THRIFTY, 36 GB/s if the files must
- * first be registered with the GPU, and 105 GB/s if they are still registered from earlier
+/* Returns PENSTOCK_FAST for several ranks and files that may change, because of speeds measured
+ * with four processes that load one model (bench/README.md). PENSTOCK_FAST reaches 65 GB/s, because
+ * the CPUs copy from the page cache. PENSTOCK_THRIFTY reaches 36 GB/s if the files must first be
+ * registered with the GPU. It reaches 105 GB/s if the files are still registered from earlier
  * loads. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {

@@ -9,7 +9,7 @@
 
 #include "weights/move.h"
 
-/* A function, with its argument, that moves the extents of a load instead of pst_load_move. */
+/* A function that a load calls instead of pst_load_move, and the function's argument. */
 struct pst_load_mover {
 	/* `status` is 0, or the error with which this load has already failed. The function is
 	 * called even after an error, so that the other ranks of a group learn of the error.

@@ -20,11 +20,11 @@
 struct pst_model_file {
 	const char *path;
 	struct pst_st st;
-	/* Result of fstat when the header was read. For a file behind a URL, only its length, and
-	 * in place of the inode a checksum of its header. */
+	/* Result of fstat when the header was read. For a file behind a URL, st_size is the file's
+	 * length, st_ino is a checksum of its header, and most other members are 0. */
 	struct stat stat;
 	uint64_t data_off; /* Offset of the first tensor's bytes. */
-	/* for a file behind a URL: pst_url_version() of the storage that has read the header */
+	/* for a file behind a URL: result of pst_url_version() when the header was read */
 	uint64_t version;
 	/* Hash with which processes that load the model together check that they opened the same
 	 * file; 0 if not yet computed. */
@@ -69,8 +69,8 @@ struct penstock_weights {
 	pthread_mutex_t lock;
 	struct pst_config config;
 	unsigned flags;
-	/* Number of references: the caller's own, and one for each call or read that src/group
-	 * still has running after its load has returned. */
+	/* Number of references to the model. The caller has one. src/group has one more for each
+	 * call or read that still runs after its load has returned. */
 	atomic_uint refs;
 	unsigned file_count;
 	struct pst_tensor_entry *entries; /* Sorted by file, then by offset. */

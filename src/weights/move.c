@@ -130,8 +130,9 @@ static int fail_cancelled(void)
 				"cancelled by the caller");
 }
 
-/* Returns the file offset at which a request stopped. If that offset is in the bytes that are
- * read before a tensor, returns the offset of the tensor's first byte. */
+/* Returns the file offset at which a request stopped. Before some tensors, a request also reads
+ * bytes that no tensor needs. If it stopped in such bytes, returns the offset of the tensor's first
+ * byte. */
 static uint64_t stop_offset(const struct pst_extent *extents, size_t count, uint64_t off)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -217,7 +218,8 @@ struct batches {
 /* Returns the index of the extent after the last one of the batch (one request) that begins at
  * extent `first`. A batch ends where its file ends, when it has `most` bytes or when it has
  * SEGS_MAX extents. Extents that read the same bytes belong to one batch, because two requests
- * would read these bytes twice. For this, a batch may have up to PENSTOCK_SEGS_MAX extents. */
+ * would read these bytes twice. To keep them together, a batch may exceed SEGS_MAX and have up to
+ * PENSTOCK_SEGS_MAX extents. */
 static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_t most)
 {
 	const struct pst_extent *list = extents->list;

@@ -15,8 +15,8 @@ struct pst_load {
 	struct penstock_load_opts opts;
 	struct pst_report_sum sum;
 	uint64_t held; /* Number of bytes of device memory that the load has allocated. */
-	/* Number of bytes before tensors that are read too, so that reads start at a page
-	 * boundary. */
+	/* A read starts at a page boundary, so it may also read bytes in front of a tensor. This is
+	 * the number of such bytes. */
 	uint64_t lead;
 	uint64_t looked_ns; /* Time of the last call of opts.look, in ns. */
 	int failed; /* Code of the first error; its message is stored for this thread; 0 if none. */
@@ -47,8 +47,8 @@ void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, 
 /* Calls opts.look if 100 ms have passed since its last call. If opts.look asks to cancel,
  * load->failed becomes -ECANCELED. Returns load->failed. */
 int pst_load_poll_caller(struct pst_load *load);
-/* Returns for how many ns a wait for completions may last until pst_load_poll_caller must be called
- * again; -1 if there is no limit. */
+/* Returns the maximum time in ns that a wait for completions may take before pst_load_poll_caller
+ * must be called again; -1 if there is no maximum. */
 int64_t pst_load_wait_ns(const struct pst_load *load);
 
 /* Fails with -ESTALE if any file of the extents has changed since its header was read. May

@@ -19,9 +19,9 @@
 #include "weights/url.h"
 
 /* A model of at most this many files keeps the descriptors with which it has read the headers. So a
- * load still works after a file was removed or replaced. The files of a larger model are
- * opened only when they are read: not all of them may be needed, and a process may open only a
- * limited number of files. */
+ * load still works after a file was removed or replaced. The files of a larger model are opened
+ * only when they are read: some of them may never be needed, and a process may open only a limited
+ * number of files. */
 #define KEPT_MAX 64u
 
 static int open_files(struct penstock_weights *w)
@@ -200,8 +200,8 @@ static bool list_is_complete(const char *const *list, unsigned count)
 	return true;
 }
 
-/* Opens the device "host" if a path is a URL. The reads of all headers need it, and its first open
- * starts threads. */
+/* Opens the device "host" if a path is a URL. All headers are read with this device. It is opened
+ * only once, because the first open starts threads. */
 static int open_host_for_urls(const char *const *paths, unsigned count,
 			      struct penstock_device **out)
 {

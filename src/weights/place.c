@@ -122,7 +122,7 @@ uint64_t pst_place_widen(struct pst_extents *extents)
 		    (uintptr_t)seg->buf % PAGE != before)
 			continue;
 		/* A stretch (tensors that are contiguous in their file) may have been cut into
-		 * extents of request_bytes. The last page of such an extent also holds the
+		 * extents of `request_bytes` bytes. The last page of such an extent also holds the
 		 * beginning of the next extent. So only the last extent of a stretch may be widened
 		 * at its end. */
 		if (extents->list[i].own_last &&

@@ -29,8 +29,8 @@ bool pst_place_has_own_pages(uint64_t off, uint64_t len, enum penstock_dtype dty
 
 /*
  * Widens each long extent (a range of a file with the memory for it) to whole pages, which direct
- * paths need, unless it shares a page with other data. Returns the number of bytes added before
- * extents.
+ * paths need. Does not widen an extent at an end where it shares a page with other data. Returns
+ * the total number of bytes added in front of extents.
  */
 uint64_t pst_place_widen(struct pst_extents *extents);
 

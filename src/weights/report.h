@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums up the reports of the requests that belong to one load, save, or read or write of a part.
- * Does no I/O. */
+/* Sums up the reports of the requests that belong to one operation: a load, a save, or a read or
+ * write of a checkpoint's part. Does no I/O. */
 #ifndef PST_WEIGHTS_REPORT_H
 #define PST_WEIGHTS_REPORT_H
 

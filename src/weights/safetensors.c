@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses the header of a safetensors file; see safetensors.h. A malformed or hostile file can
- * contain any values, so everything is checked in this file; other code then trusts offsets, shapes
- * and names. After the check, the tensors cover the data from the first byte to the last in order,
- * and no two tensors overlap. An error names the tensor and the offset.
+ * Parses the header of a safetensors file; see safetensors.h. A malformed or hostile header can
+ * contain any values. The functions here check all of them, and other code then trusts offsets,
+ * shapes and names. After the check, the tensors cover the data from the first byte to the last in
+ * order, and no two tensors overlap. An error names the tensor and the offset.
  */
 #include "weights/safetensors.h"
 

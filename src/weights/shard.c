@@ -238,9 +238,9 @@ static bool has_sibling(const struct cut *c, const char *tail)
 	return pst_weights_index(c->w, name) >= 0;
 }
 
-/* Called for a layer that is split by inputs. Returns 1 if the inputs of a quantization group
- * are scattered over the layer (desc_act), because each rank then needs the scales of all
- * groups. Returns 0 if they are contiguous, and an error if the order is not known. */
+/* Called for a layer that is split by inputs. Returns 1 if the inputs of a quantization group are
+ * scattered over the layer (desc_act); each rank then needs the scales of all groups. Returns 0 if
+ * the inputs of each group are contiguous, and an error if their order is not known. */
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))

@@ -35,8 +35,8 @@ struct name_run {
 	size_t count;
 };
 
-/* Finds the next run of several names with equal `head` that do not end within it. Returns false
- * if there is no further run. */
+/* Finds the next run of at least two names that have the same `head` and do not end within these
+ * eight bytes. Returns false if there is no further run. */
 static bool next_name_run(struct pst_named *list, size_t count, size_t *at, struct name_run *run)
 {
 	for (size_t i = *at, n; i < count; i += n) {

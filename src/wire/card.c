@@ -24,8 +24,8 @@
 #define TIMEOUT 15
 #define RETRIES 7
 #define HOPS_MAX 64
-/* code for 0.64 ms, the pause of the other side's card before it sends again a message for which no
- * receive is posted */
+/* Code for 0.64 ms. If a message arrives and no receive is posted for it, the sender's card waits
+ * for this time before it sends the message again. */
 #define RNR_TIMER 12
 
 /* ---- finding a card ---- */
@@ -77,7 +77,8 @@ static int port_open(struct pst_card *card, struct pst_err *err)
 {
 	struct ibv_port_attr port;
 
-	/* An older libibverbs has a shorter struct, and query_port then fills only its members. */
+	/* In an older libibverbs this struct is shorter, and query_port fills only the members of
+	 * the shorter struct. */
 	memset(&port, 0, sizeof(port));
 	if (card->v->query_port(card->context, card->port, (struct _compat_ibv_port_attr *)&port))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
@@ -152,7 +153,7 @@ static struct ibv_mr *register_fail(const char *card, const struct pst_wire_gran
 }
 
 /* Registers memory of a GPU with the network card, as a dma-buf. If that is not possible, registers
- * its address, which needs the kernel module for peer memory. */
+ * the memory by its address, which needs the kernel module for peer memory. */
 static struct ibv_mr *register_device(const struct pst_verbs *v, struct ibv_pd *pd,
 				      const char *card, const struct pst_wire_grant *g, int access,
 				      struct pst_err *err)

@@ -35,8 +35,8 @@ void pst_card_close(struct pst_card *card);
 
 /* Returns the address that stands for a window in its token and on the network. Its offset within
  * the page is that of the memory. The other bits are random, for two reasons. They hide the real
- * address. And a card may give the key of a deregistered region to a new one: a late transfer with
- * an old token then has a wrong address. */
+ * address. And a card may reuse the key of a deregistered region for a new region: a late transfer
+ * with an old token then has a wrong address. */
 uint64_t pst_card_address(const struct pst_wire_grant *grant);
 /* Registers the memory of a window, which has at least one byte. `access` has flags of libibverbs.
  * Memory of a GPU is registered as a dma-buf, or else by the kernel's module for peer memory.

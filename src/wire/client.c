@@ -88,9 +88,9 @@ void pst_wire_conn_ungrant(struct pst_wire_conn *conn)
 		grant_unuse(conn->client, grant);
 }
 
-/* Appends a grant to the end of the list of free grants, whose first element is used next. So a
- * released grant keeps its id for as long as possible. A transfer with that id that comes too late
- * is then recognised as late. */
+/* Appends a grant (the record of a window) to the end of the list of free grants, whose first
+ * element is used next. So a released grant keeps its id for as long as possible. A transfer with
+ * that id that comes too late is then recognised as late. */
 static void slot_return(struct pst_wire_client *client, struct pst_wire_grant *g)
 {
 	g->next = NULL;
@@ -238,8 +238,8 @@ static void window_check(struct pst_wire_grant *grant, struct penstock_object_ve
 	const struct pst_wire_buffer *b = grant->buffer;
 	const char *reason = NULL;
 
-	/* Transports with ops->checked never have windows in memory of a GPU, so `b->dev` is only a
-	 * precaution. */
+	/* Transports with ops->checked never have windows in memory of a GPU, so the test of
+	 * `b->dev` is only a precaution. */
 	if (!verdict->has_crc64 || b->dev) {
 		reason = "the server did not send x-amz-rdma-checksum, which this transport needs";
 		verdict->remember = 1;
@@ -451,9 +451,9 @@ static void buffer_unlist(struct pst_wire_client *client, struct pst_wire_buffer
 			client->listeners[i].ops->drop(buffer);
 }
 
-/* Returns a retired buffer of this device, after all servers with access to it have ended, and
- * removes it from the list. Returns NULL if there is none. Buffers of other devices stay, because
- * those devices may have been closed. */
+/* Finds a retired buffer of this device whose servers have all ended, removes it from the client's
+ * list and returns it. Returns NULL if there is none; does not wait. Buffers of other devices stay
+ * in the list, because those devices may have been closed. */
 static struct pst_wire_buffer *retired_take(struct pst_wire_client *client,
 					    const struct penstock_device *dev, uint64_t serial)
 {
@@ -553,6 +553,17 @@ bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer)
 	is_cut = buffer->cut;
 	pthread_mutex_unlock(&client->lock);
 	return is_cut;
+}
+
+bool pst_wire_buffer_is_held(struct pst_wire_buffer *buffer)
+{
+	struct pst_wire_client *client = buffer->client;
+	bool is_held;
+
+	pthread_mutex_lock(&client->lock);
+	is_held = buffer->stuck || (buffer->holder_count && !pst_wire_holders_gone(buffer));
+	pthread_mutex_unlock(&client->lock);
+	return is_held;
 }
 
 /* ---- the thread ---- */

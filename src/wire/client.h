@@ -43,6 +43,9 @@ struct penstock_device *pst_wire_buffer_device(const struct pst_wire_buffer *buf
 /* Returns whether the client has ended a server's access to the buffer by force, because the server
  * did not reply to a release. Then no further window of the buffer can be opened. */
 bool pst_wire_buffer_is_cut(struct pst_wire_buffer *buffer);
+/* Returns whether a server may still access the buffer, all of whose windows are released. Its
+ * close then does not free the memory. */
+bool pst_wire_buffer_is_held(struct pst_wire_buffer *buffer);
 /* Returns whether the bytes of every window of the client move by DMA only. */
 bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 
@@ -56,8 +59,8 @@ void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
 /* Judges the response to the request with the window's token (s3/judge.h). If the transport may
- * report success although bytes were lost, compares the window's checksum. Sets all members of
- * *verdict except `size`. */
+ * report success although bytes were lost, also compares the CRC of the window's bytes with the CRC
+ * in the response. Sets all members of *verdict except `size`. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
 /* Makes pst_wire_release wait for the server, even if a response has proved that all transfers have
@@ -82,8 +85,8 @@ enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
  * is closed. */
 bool pst_wire_enter(struct pst_wire_client *client, struct pst_wire_grant *grant, uint64_t id);
 void pst_wire_leave(struct pst_wire_client *client, struct pst_wire_grant *grant);
-/* Ends the access of a connection's server to the window that it has open. The caller holds
- * client->lock. */
+/* Ends the access of the connection's server to the window `conn->grant`. Does nothing if that is
+ * NULL. The caller holds client->lock. */
 void pst_wire_conn_ungrant(struct pst_wire_conn *conn);
 /* Sets the epoll events for which the client's thread waits on this connection. */
 int pst_wire_conn_wait(struct pst_wire_conn *conn, uint32_t events);

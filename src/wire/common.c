@@ -271,10 +271,10 @@ int pst_wire_check(const struct pst_wire_channel *channel)
 int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events)
 {
 	struct pollfd fds[2] = {{fd, events, 0}, {channel->server->stop, POLLIN, 0}};
-	uint64_t now = pst_wire_now_ms(), until = now + channel->server->opts.timeout_ms;
+	uint64_t now = pst_wire_now_ms(), until = now + channel->silence_ms;
 
-	/* Each call starts the time limit `timeout_ms` anew, so it ends only a move that makes no
-	 * progress. The deadline of the whole move stays the same. */
+	/* The time limit `timeout_ms` begins anew with each call, so only a move without progress
+	 * exceeds it. `deadline_ms` is the time limit of the whole move, and does not change. */
 	if (until > channel->deadline_ms)
 		until = channel->deadline_ms;
 	for (; now <= until; now = pst_wire_now_ms()) {

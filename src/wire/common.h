@@ -40,16 +40,16 @@ int pst_wire_networks_parse(struct pst_wire_server *server, const char *list, st
 int pst_wire_admit_place(const struct pst_wire_server *server, const char *name,
 			 const struct pst_token_place *place,
 			 const struct penstock_object_peer *peer, struct pst_err *err);
-/* Returns 0 if the channel's move may continue, -ETIMEDOUT after its deadline, or -ECANCELED if the
- * server is being closed. */
+/* Returns 0 if the channel may continue its move (a transfer of bytes), -ETIMEDOUT after the move's
+ * deadline, or -ECANCELED if the server is being closed. */
 int pst_wire_check(const struct pst_wire_channel *channel);
 /* Waits until `fd` has one of the events of poll(2). Returns 0, -ETIMEDOUT or -ECANCELED. */
 int pst_wire_wait_fd(const struct pst_wire_channel *channel, int fd, short events);
 /* Stores in *err the error for a status (enum pst_wire_status) that the client has sent. Returns
  * its -errno. */
 int pst_wire_status_fail(unsigned status, struct pst_err *err);
-/* Returns the part of the server's memory that begins at offset `at` of the move. It is within one
- * segment, and has at most `max` bytes. */
+/* Returns the part of the server's memory that begins at offset `at` of the move (a transfer of
+ * bytes). The part is within one segment, and has at most `max` bytes. */
 struct penstock_object_seg pst_wire_seg_at(const struct pst_wire_move *move, uint64_t at,
 					   uint64_t max);
 /* Copies the bytes of a segment to `mem` (`gather` is true), or from `mem` to the segment. `dev` is

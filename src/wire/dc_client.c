@@ -3,8 +3,9 @@
  * The client half of transport DC_V1, the protocol of NVIDIA's cuObject. One target (DCT) serves
  * all windows of the client. A server needs the target's number and its key to reach it. Each
  * window is a memory region of exactly the window's bytes, at a random address, and with access in
- * the window's direction only. The key is a secret that all clients and servers of an installation
- * share. So a server can guess memory keys of other windows. No test has run this file on a card.
+ * the window's direction only. All clients and servers of an installation share the target's key.
+ * So every server reaches the target, and can try to guess the memory keys of windows that it has
+ * no token for. No test has run this file on a card.
  *
  * Any thread binds and unbinds windows. The client's thread receives no events from this transport.
  * client.c calls these functions.
@@ -123,8 +124,8 @@ static void dc_unlisten(struct pst_wire_client *client, struct pst_wire_listener
 	listener->state = NULL;
 }
 
-/* An empty function for the table. It is never called, because the listener's descriptor never
- * becomes readable. */
+/* Does nothing. pst_wire_client_ops needs such a function, but it is never called, because the
+ * listener's descriptor never becomes readable. */
 static void dc_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
 	(void)client;

@@ -34,7 +34,7 @@ struct dc_peer {
 	struct ibv_qp *dci;
 	struct ibv_qp_ex *ex;
 	struct mlx5dv_qp_ex *dc;
-	struct ibv_ah *way; /* address handle of the client's card, which has the route to it */
+	struct ibv_ah *way; /* address handle, which contains the route to the client's card */
 	unsigned char gid[16];
 	uint16_t lid;
 };
@@ -102,8 +102,8 @@ static int initiator_connect(const struct dc_peer *d)
 	return code;
 }
 
-/* Opens the card and the objects that the channel needs to reach the client. After -EOPNOTSUPP, the
- * server declines the token, and the bytes move as an HTTP body. */
+/* Opens the card and the objects that the channel needs to reach the client. If this fails with
+ * -EOPNOTSUPP, the server declines the token, and the bytes move as an HTTP body. */
 static int initiator_open(struct pst_wire_channel *channel, struct dc_peer *d, struct pst_err *err)
 {
 	struct ibv_ah_attr way;
@@ -193,7 +193,7 @@ struct progress {
 	uint64_t posted, done; /* bytes */
 };
 
-/* Returns the length in bytes of the piece at offset `at` of the move. */
+/* Returns the length in bytes of the piece (one RDMA transfer) at offset `at` of the move. */
 static uint32_t piece_len(const struct progress *p, uint64_t at)
 {
 	return (uint32_t)(p->move->len - at < SLOT_LEN ? p->move->len - at : SLOT_LEN);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions for the transport hipobj-rc-v2, whose requests PREPARE, READY and CANCEL replace a GET
- * or PUT with a token. These requests are called an exchange. src/object and
+ * Functions for the transport hipobj-rc-v2. It has no GET or PUT with a token. Instead the client
+ * sends the requests PREPARE, READY and CANCEL, which are called an exchange. src/object and
  * storage/object_exchange.c call the functions.
  */
 #ifndef PST_WIRE_EXCHANGE_H
@@ -20,7 +20,8 @@ bool pst_wire_window_is_bound(const struct pst_wire_grant *grant);
 int pst_wire_compose(struct pst_wire_grant *grant, const struct pst_wire_step *step,
 		     const char **path, struct penstock_object_header *headers,
 		     struct pst_err *err);
-/* Processes the response to a PREPARE. If it opens a session, connects the window to the server. */
+/* Processes the response to a PREPARE. If the response opens a session, connects the window to the
+ * server. */
 int pst_wire_paired(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict, struct pst_err *err);
 

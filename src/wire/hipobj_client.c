@@ -298,7 +298,7 @@ static void decide(struct penstock_object_verdict *v, enum penstock_object_next 
 }
 
 /* Decides what the client does after a response to PREPARE that opens no session. `speaks` is true
- * if the response is one of the protocol. */
+ * if the response shows that the server knows the protocol. */
 static void refused(const struct penstock_object_reply *reply, bool speaks,
 		    struct penstock_object_verdict *v)
 {
@@ -369,8 +369,8 @@ static const char *arrival_check(const struct pst_wire_grant *g, struct exchange
 	if (wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM || !(wc.wc_flags & IBV_WC_WITH_IMM) ||
 	    be32toh(wc.imm_data) != x->cookie)
 		return "the network card has received something else";
-	/* byte_len counts only the bytes of the last write, and a server may use several. So it may
-	 * be less than the window's length. */
+	/* byte_len counts only the bytes of the server's last write, and the server may have used
+	 * several writes. So byte_len may be less than the window's length. */
 	return wc.byte_len > g->len ? "the network card has received more bytes" : NULL;
 }
 
@@ -419,8 +419,8 @@ static void hipobj_unlisten(struct pst_wire_client *client, struct pst_wire_list
 	listener->state = NULL;
 }
 
-/* An empty function for the table. It is never called, because the listener's descriptor never
- * becomes readable. */
+/* Does nothing. pst_wire_client_ops needs such a function, but it is never called, because the
+ * listener's descriptor never becomes readable. */
 static void hipobj_event(struct pst_wire_client *client, struct pst_wire_listener *listener)
 {
 	(void)client;

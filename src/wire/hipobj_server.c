@@ -4,13 +4,14 @@
  * has a queue pair, connected to the client's, and memory for all bytes of its transfer. GET: moves
  * copy the bytes into this memory, and then one RDMA write with the session's cookie sends all of
  * them. It must be a single write, because clients count the bytes of the write that has the
- * cookie. PUT: one such write of the client fills the memory. server.c calls prepare, ready and
- * forget on any thread, and moves on the thread of a channel (worker thread).
+ * cookie. PUT: one such write of the client fills the memory. server.c calls the functions
+ * `prepare`, `ready` and `forget` on any thread. Moves run on the thread of a channel (worker
+ * thread).
  *
- * Limits: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. The memory
- * of a PUT is registered for writing and for this session only, and that of a GET for no remote
- * access. A session's queue pair is destroyed before its memory is freed, so the card writes no
- * freed memory.
+ * Limits: SESSIONS_MAX sessions, and opts.staging_max bytes of memory for all of them. For a PUT,
+ * the memory is registered so that only the session's client can write it. For a GET, it is
+ * registered without remote access. A session's queue pair is destroyed before its memory is freed,
+ * so the card writes no freed memory.
  */
 #include <endian.h>
 #include <errno.h>
@@ -26,6 +27,9 @@
 /* maximum number of addresses of this host, and so of network cards, that sessions use */
 #define CARDS_MAX 16
 #define CQ_ENTRIES 4
+/* lowest rate in bytes a second for which a session has time. A client that does nothing can keep a
+ * channel waiting for that long. */
+#define SLOW (4u << 20)
 #define ADDRESS_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN) /* random bits of an address */
 /* value of a token's `transport` for a reliable connection */
 #define RC 1
@@ -35,8 +39,8 @@ struct card {
 	struct pst_token_place at; /* address of this host that the card has */
 };
 
-/* What all sessions of a server share. The last session frees it, or the server if it closes
- * later. */
+/* The state that all sessions of a server share. The last session that ends frees it, or the server
+ * if the server closes later than that. */
 struct house {
 	pthread_mutex_t lock; /* protects the members below */
 	unsigned users;	      /* number of sessions, plus 1 while the server is open */
@@ -48,13 +52,14 @@ struct house {
 struct session {
 	struct house *house;
 	const struct pst_card *card;
-	struct ibv_pd *pd; /* the session's own, so that other clients cannot access its memory */
+	/* for this session only, so that other clients cannot access its memory */
+	struct ibv_pd *pd;
 	struct pst_card_queue queue;
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
 	unsigned char *mem;
 	enum penstock_op op;
-	/* done: number of bytes of the transfer that moves have handled so far */
+	/* done: number of bytes of the transfer that earlier moves have handled */
 	uint64_t len, done;
 	uint32_t cookie, far_qpn;
 	bool ready, arrived;  /* arrived: the client's write of a PUT is complete */
@@ -368,6 +373,20 @@ static int hipobj_admit(const struct pst_wire_server *server, const struct pst_t
 
 /* ---- moves ---- */
 
+/* Waits for the card's report about all bytes of the session. The card reports no progress before
+ * that. So the time limit is that of all bytes, also if the move has only some of them. */
+static int report_wait(struct pst_wire_channel *channel, struct session *s, struct ibv_wc *wc,
+		       struct pst_err *err)
+{
+	const struct penstock_object_server_opts *o = &channel->server->opts;
+	const uint64_t limit_ms = o->timeout_ms + s->len * 1000 / SLOW;
+
+	channel->silence_ms = limit_ms;
+	if (channel->deadline_ms < pst_wire_now_ms() + limit_ms)
+		channel->deadline_ms = pst_wire_now_ms() + limit_ms;
+	return pst_card_queue_wait(&s->queue, channel, wc, err);
+}
+
 /* Sends all bytes to the client by one RDMA write, and waits until it is complete. */
 static int get_send(struct pst_wire_channel *channel, struct session *s, struct pst_err *err)
 {
@@ -387,7 +406,7 @@ static int get_send(struct pst_wire_channel *channel, struct session *s, struct 
 	if (ret)
 		return pst_fail_errno(err, EPIPE, PENSTOCK_WHY_IO_ERROR, "ibv_post_send: %s",
 				      strerror(ret));
-	ret = pst_card_queue_wait(&s->queue, channel, &wc, err);
+	ret = report_wait(channel, s, &wc, err);
 	if (ret)
 		return ret;
 	return wc.status == IBV_WC_SUCCESS ? 0 : pst_card_status_fail(s->card->v, wc.status, err);
@@ -397,7 +416,7 @@ static int get_send(struct pst_wire_channel *channel, struct session *s, struct 
 static int put_receive(struct pst_wire_channel *channel, struct session *s, struct pst_err *err)
 {
 	struct ibv_wc wc;
-	int ret = pst_card_queue_wait(&s->queue, channel, &wc, err);
+	int ret = report_wait(channel, s, &wc, err);
 
 	if (ret)
 		return ret;

@@ -22,8 +22,8 @@ void pst_wire_holders_add(struct pst_wire_buffer *buffer, int pidfd)
 		buffer->holders[buffer->holder_count++] = pidfd;
 		return;
 	}
-	/* The array is full. An entry of -1, a process that cannot be watched, marks the memory as
-	 * never free again. */
+	/* The array is full. One entry becomes -1, which stands for a process that cannot be
+	 * watched. So the memory is never freed or used again. */
 	if (pidfd >= 0)
 		close(pidfd);
 	if (buffer->holders[0] >= 0)

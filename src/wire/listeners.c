@@ -17,8 +17,8 @@
 struct opening {
 	struct pst_wire_client *client;
 	struct pst_err *err;
-	/* whether the caller has named the transports, so that a failure of this one fails the
-	 * open */
+	/* whether the caller has named the transports; the open then fails if this transport
+	 * fails */
 	bool alone;
 	const struct pst_wire_client_ops *ops;
 	unsigned found; /* number of listeners that this transport has opened */

@@ -6,8 +6,8 @@
 
 #include "wire/transport.h"
 
-/* Makes the transports of the client's options listen at the addresses of the options, and adds the
- * listeners' descriptors to client->epoll. */
+/* Opens the listeners that the client's options ask for, one for each transport and address. Adds
+ * the listeners' descriptors to client->epoll. */
 int pst_wire_listeners_open(struct pst_wire_client *client, struct pst_err *err);
 void pst_wire_listener_close(struct pst_wire_client *client, struct pst_wire_listener *listener);
 

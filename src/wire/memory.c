@@ -28,9 +28,9 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no address space: %m");
 	at = (at + PST_WIRE_ALIGN - 1) & ~(uintptr_t)(PST_WIRE_ALIGN - 1);
 	b->fd = memfd_create("penstock-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* The seal F_SEAL_SHRINK guarantees that the memory does not shrink under a server, whose
-	 * access would then kill it. The mode 0600 keeps a server of another user from opening the
-	 * descriptor again for writing. */
+	/* The seal F_SEAL_SHRINK guarantees that the memory does not shrink. Otherwise an access
+	 * behind its end would kill a server. The mode 0600 keeps a server of another user from
+	 * opening the descriptor again for writing. */
 	if (b->fd < 0 || fchmod(b->fd, S_IRUSR | S_IWUSR) || ftruncate(b->fd, (off_t)b->mapped) ||
 	    fcntl(b->fd, F_ADD_SEALS, seals) ||
 	    mmap((void *)at, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, b->fd, 0) ==
@@ -44,8 +44,9 @@ static int memory_map(struct pst_wire_buffer *b, struct pst_err *err)
 	if (b->ptr > space)
 		munmap(space, (size_t)(b->ptr - space));
 	munmap(b->ptr + b->mapped, (size_t)(space + PST_WIRE_ALIGN - b->ptr));
-	/* Without MADV_HUGEPAGE the memory is only slower, so an error is ignored. An error of
-	 * MADV_DONTFORK is not, because a forked child must not be able to write to the window. */
+	/* Without MADV_HUGEPAGE the memory is only slower, so its error is ignored. An error of
+	 * MADV_DONTFORK is returned, because a forked child must not be able to write to the
+	 * window. */
 	madvise(b->ptr, b->mapped, MADV_HUGEPAGE);
 	if (madvise(b->ptr, b->mapped, MADV_DONTFORK)) {
 		munmap(b->ptr, b->mapped);
@@ -73,8 +74,8 @@ int pst_wire_memory_alloc(struct pst_wire_buffer *b, struct pst_err *err)
 	if (ret)
 		return pst_fail_errno(err, -ret, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
 	b->ptr = ptr;
-	/* If the driver cannot share the memory with other processes, transport shm1 cannot use it,
-	 * but the others can. */
+	/* If the driver cannot share the memory with other processes, only transport shm1 cannot
+	 * use the memory. */
 	b->shared = !devices->export_memory(b->dev, ptr, b->mapped, &b->exported);
 	return 0;
 }

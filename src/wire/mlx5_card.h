@@ -10,9 +10,9 @@
  * dynamically connected queue pairs. */
 int pst_dc_card_open(struct pst_card *card, const struct pst_mlx5 **mlx5, const char *address,
 		     struct pst_err *err);
-/* Stores the key that both sides must use in *out: `key` if it is not 0, else the environment
- * variable PENSTOCK_DC_KEY, else the default of the protocol. Returns -EINVAL if the variable is
- * not a number. */
+/* Determines the key that both sides must use, and stores it in *out. The key is `key` if that is
+ * not 0, else the environment variable PENSTOCK_DC_KEY, else the default of the protocol. Returns
+ * -EINVAL if the variable is not a number. */
 int pst_dc_key(uint64_t key, uint64_t *out, struct pst_err *err);
 
 #endif

@@ -8,9 +8,11 @@
 #include "core/base/log.h"
 #include "wire/common.h"
 
-/* After a failed transfer, windows prefer other network cards with a link for this time in ms. */
+/* Time in ms for which windows avoid a network card after one of its transfers has failed. They
+ * then prefer other cards that have a link. */
 #define AVOID_MS 10000
-/* Added to a card's distance to the window's memory, so that such a card comes after all others. */
+/* Added to the rank of a card that windows avoid, or that has no link, so that it comes after all
+ * other cards. */
 #define RANK_AVOIDED 1000u
 #define RANK_DOWN 2000u
 
@@ -29,7 +31,7 @@ struct rank {
 	unsigned distance, total;
 };
 
-static struct rank rank_of(const struct pst_wire_listener *listener, const struct pst_wire_grant *g)
+static struct rank rank_of(struct pst_wire_listener *listener, const struct pst_wire_grant *g)
 {
 	const struct pst_wire_devices *devices = g->buffer->client->devices;
 	struct rank rank = {0, 0};
@@ -50,7 +52,7 @@ static struct rank rank_of(const struct pst_wire_listener *listener, const struc
 static void cards_sort(struct pst_wire_grant *g, unsigned first, unsigned count,
 		       unsigned char *order)
 {
-	const struct pst_wire_listener *listeners = g->buffer->client->listeners;
+	struct pst_wire_listener *listeners = g->buffer->client->listeners;
 	struct rank ranks[PST_WIRE_NICS_MAX];
 	unsigned nearest = 0;
 

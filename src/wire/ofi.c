@@ -140,7 +140,8 @@ static int ofi_fail(ssize_t ret, const char *what, struct pst_err *err)
 
 /* ---- opening ---- */
 
-/* Returns the properties that libfabric must provide for an endpoint, or NULL without memory. */
+/* Returns the properties that libfabric must provide for an endpoint, or NULL if memory runs
+ * out. */
 static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 {
 	struct fi_info *h = lib.dupinfo(NULL);
@@ -169,7 +170,7 @@ static struct fi_info *hints_alloc(const struct pst_ofi_place *place)
 }
 
 /* Finds the provider whose name is exactly place->provider. libfabric also offers layered
- * providers, whose names only contain it. */
+ * providers, whose names contain this name as a part; these do not match. */
 static int info_find(const struct pst_ofi_place *place, struct fi_info **out, struct pst_err *err)
 {
 	struct fi_info *hints = hints_alloc(place), *list = NULL, *at;

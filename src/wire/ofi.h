@@ -83,8 +83,8 @@ int pst_ofi_unregister(struct pst_ofi_memory *memory, struct pst_err *err);
 
 /* ---- for a server ---- */
 
-/* Registers the server's memory for pst_ofi_start, if the provider requires that. Returns 1 if it
- * does, and only this memory may then be used. Returns 0 if any memory can be used, or a negative
+/* If the provider requires it, registers the server's memory for pst_ofi_start, and returns 1. Only
+ * this memory may then be used. Returns 0 if the provider can use any memory, or a negative
  * errno. */
 int pst_ofi_local(struct pst_ofi *ofi, void *ptr, size_t len, struct pst_err *err);
 /* Passes the name of another endpoint to libfabric. Stores in *out the number by which transfers

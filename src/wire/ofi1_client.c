@@ -178,8 +178,8 @@ static int ofi1_progress(struct pst_wire_listener *listener)
 
 	pthread_mutex_lock(&s->lock);
 	if (pst_ofi_has_endpoint(s->ofi)) {
-		/* A client starts no transfers itself. So an error is one of a server's connection,
-		 * which the server handles. */
+		/* A client starts no transfers itself. So an error here concerns a server's
+		 * connection, and that server handles it. */
 		pst_ofi_progress(s->ofi, &ignored);
 		if (pst_ofi_fd(s->ofi) < 0)
 			wait = s->windows ? POLL_MS : -1;

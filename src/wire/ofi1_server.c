@@ -22,8 +22,8 @@
 #define PIECE (PST_WIRE_STAGING / SLOTS) /* maximum length of a transfer in bytes */
 /* maximum number of clients that an endpoint knows */
 #define NAMES_MAX 64
-/* Time in ms after the begin of a move. If no transfer could be started until then, client_listens
- * checks whether the client still listens. */
+/* If a move has started no transfer within this time in ms, client_listens checks whether the
+ * client still listens. */
 #define DIAL_MS 100
 #define WAIT_NS 10000000 /* maximum wait for an event, in ns */
 /* maximum wait in ns if the provider has no descriptor to wait for */
@@ -236,7 +236,7 @@ static int slot_copy(struct run *r, const struct slot *s, bool gather, struct ps
 	return pst_wire_stage(r->channel, r->move, s->at, s->mem, s->len, gather, err);
 }
 
-/* Starts the transfer of the bytes at offset `at` of the move, in slot `s`. */
+/* Starts one transfer in slot `s`: it carries the bytes at offset `at` of the move. */
 static int slot_begin(struct run *r, struct slot *s, unsigned char *staging, uint64_t at,
 		      struct pst_err *err)
 {

@@ -31,8 +31,8 @@
 #define DIRECT_MIN (256u << 10)
 /* maximum number of bytes of one direct transfer */
 #define DIRECT_LEN (1u << 20)
-/* Maximum time in ms for which rdma_cm repeats a request. It is short, so that the server soon
- * detects a client that has ended. */
+/* Maximum time in ms for which rdma_cm tries to resolve an address or a route. It is short, so that
+ * the server soon detects a client that has ended. */
 #define RESOLVE_MS 2000
 
 /* The objects of a network card that one channel (worker thread) uses. All connections of the
@@ -111,8 +111,8 @@ static int event_wait(struct pst_wire_channel *channel, struct rc1_peer *r,
 	return 0;
 }
 
-/* Returns the struct of the network card `context` from the channel's other connections, or
- * NULL. */
+/* Searches the channel's other connections for one that uses the network card `context`. Returns
+ * its struct rc1_card, or NULL if there is none. */
 static struct rc1_card *card_find(const struct pst_wire_channel *channel,
 				  const struct ibv_context *context)
 {
@@ -357,7 +357,7 @@ struct progress {
 	struct piece pieces[SLOTS];
 	/* numbers of pieces that were started (posted), and that are complete (done) */
 	unsigned posted, done;
-	uint64_t at; /* offset in the move of the next piece */
+	uint64_t at; /* offset of the next piece in the move */
 };
 
 /* Registers the long segments of host memory with the card, because pinning them takes less time

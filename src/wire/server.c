@@ -206,7 +206,8 @@ static int move_check(const struct pst_wire_remote *remote, uint64_t off,
 	return 0;
 }
 
-/* Returns the time in ms by which a move of `len` bytes that begins now must be complete. */
+/* Returns the time in ms by which a move (a transfer) of `len` bytes that begins now must be
+ * complete. */
 static uint64_t move_deadline(const struct pst_wire_server *server, uint64_t len)
 {
 	uint64_t s = len / server->opts.rate_min;
@@ -400,9 +401,9 @@ static int peer_open(struct pst_wire_channel *channel, const struct pst_wire_rem
 	return 0;
 }
 
-/* Carries out a move. If an existing connection has ended, for example because the client has
- * restarted, closes it and tries again over a new connection. That does no harm, because both
- * attempts transfer the same bytes. */
+/* Carries out a move (a transfer of bytes). If an existing connection has ended, for example
+ * because the client has restarted, closes it and tries again over a new connection. That does no
+ * harm, because both attempts transfer the same bytes. */
 static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *move)
 {
 	const struct pst_wire_remote *remote = move->remote;
@@ -411,6 +412,7 @@ static void move_run(struct pst_wire_channel *channel, struct pst_wire_move *mov
 
 	move->err = (struct pst_err){0};
 	channel->deadline_ms = move->deadline_ms;
+	channel->silence_ms = channel->server->opts.timeout_ms;
 	ret = pst_wire_check(channel);
 	if (ret) {
 		move->result = pst_fail_errno(&move->err, -ret, pst_why_from_errno(ret),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client half of transport shm1: passes memory to servers on the same host, if their users are
+ * The client half of transport shm1: passes memory to those servers on the same host whose user is
  * permitted. If a server does not answer a release, this file ends its access to the memory.
  * client.c calls these functions. The client's lock is held while a message is handled. So either a
  * release sees that a server has a window open, or the server gets no reply to its OPEN.

@@ -25,8 +25,8 @@
 #define MEMORIES_MAX 64 /* maximum number of mappings of a connection */
 /* number of bytes of host memory to copy between two checks whether the client has sent REVOKE */
 #define STEP (4u << 20)
-/* number of bytes of GPU memory to copy between two such checks; larger, because copies of several
- * threads overlap */
+/* number of bytes of GPU memory to copy between two such checks; larger than STEP, because several
+ * threads' copies of GPU memory overlap */
 #define GPU_STEP (64u << 20)
 
 /* A mapping of a client's memory, or an import of a GPU's memory. */
@@ -35,7 +35,7 @@ struct memory {
 	unsigned char *at;
 	/* `len` is the length of the memory; `used` is the number of the last move that used it */
 	uint64_t len, used;
-	/* the client has sent DROP for the memory during a move, which still uses it */
+	/* true if the client has sent DROP for the memory while a move still uses it */
 	bool doomed;
 	struct penstock_device *dev; /* device of the memory; NULL for host memory */
 };
@@ -213,8 +213,8 @@ static int memory_map(struct memory *m, const struct pst_shm1_message *message, 
 	struct stat st;
 	void *at;
 
-	/* Refuses memory of hugetlbfs: if it has no free page at an access, the kernel kills the
-	 * process. */
+	/* Refuses memory of hugetlbfs. If hugetlbfs has no free page when the memory is accessed,
+	 * the kernel kills the process. */
 	if (fd < 0 || seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || fstatfs(fd, &fs) ||
 	    fs.f_type != TMPFS_MAGIC || message->memory_len > (uint64_t)st.st_size ||
 	    !message->memory_len)

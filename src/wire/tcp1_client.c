@@ -244,8 +244,9 @@ static ssize_t send_step(struct tcp1_conn *t)
 		t->left -= n > 0 ? (uint32_t)n : 0;
 	} else {
 		if (!enter(t)) {
-			/* The window was released after the reply had announced its length. The
-			 * bytes cannot be sent, so the connection must end. */
+			/* The reply has already announced the number of bytes, but the window was
+			 * released before all were sent. The rest cannot be sent, so the connection
+			 * must end. */
 			refuse_late(t);
 			return -ECANCELED;
 		}

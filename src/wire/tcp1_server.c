@@ -104,7 +104,8 @@ static int receive_reply(struct pst_wire_channel *channel, int fd, uint64_t seq,
 
 /* ---- moves ---- */
 
-/* Returns the number of bytes for one command that begins at offset `at` of the move. */
+/* Returns the number of bytes that one command carries from offset `at` of the move (a transfer of
+ * bytes) on. */
 static uint32_t frame_len(const struct pst_wire_move *move, uint64_t at)
 {
 	uint64_t left = move->len - at;
@@ -183,8 +184,8 @@ static int write_window(struct pst_wire_channel *channel, struct tcp1_peer *t,
 	return 0;
 }
 
-/* Receives the reply to the READ command `seq`, and the bytes at offset `at` of the move that
- * follow it. */
+/* Receives the reply to the READ command `seq`, and then the command's bytes, which belong at
+ * offset `at` of the move. */
 static int read_frame(struct pst_wire_channel *channel, struct tcp1_peer *t, uint64_t seq,
 		      const struct pst_wire_move *move, uint64_t at, struct pst_err *err)
 {

@@ -6,8 +6,9 @@
  *
  * Client half: one thread of a client serves all connections. A transfer accesses a window only
  * between pst_wire_enter and pst_wire_leave. If the server itself accesses the memory (shm1), the
- * access is between its messages OPEN and DONE. A release waits for both. If a network card
- * accesses the memory, the transport has a function `unbind`, which ends the card's access.
+ * access is between the server's messages OPEN and DONE. A release waits until all these accesses
+ * have ended. If a network card accesses the memory, the transport has a function `unbind`, which
+ * ends the card's access.
  *
  * Server half: a move is a transfer of bytes between the server's memory and a client's window.
  * Each channel is a thread, which carries out one move at a time, and has its own connections. So
@@ -31,7 +32,7 @@
 /* alignment in bytes of memory that the client allocates; its length is a multiple of this */
 #define PST_WIRE_ALIGN (2u << 20)
 #define PST_WIRE_PAGE 4096u
-/* maximum number of servers for each buffer whose processes the client watches (holders.c) */
+/* maximum number of servers whose processes the client watches for one buffer (holders.c) */
 #define PST_WIRE_HOLDERS_MAX 16
 #define PST_WIRE_NICS_MAX 8 /* maximum number of addresses of a client */
 /* Maximum number of listeners of a client: one for each transport and address. */
@@ -70,7 +71,7 @@ struct pst_wire_buffer {
 	 * access the memory any more. -1: a process that cannot be watched. */
 	int holders[PST_WIRE_HOLDERS_MAX];
 	unsigned holder_count;
-	/* true if its owner has closed it while a server may still access the memory */
+	/* true if the buffer's owner has closed it while a server may still access its memory */
 	bool retired;
 	uint64_t id;
 	unsigned windows; /* number of open windows */
@@ -120,7 +121,8 @@ struct pst_wire_listener {
 
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* number that differs between a process and its forked child (core/base/fork.h); stored at
+	 * the open for pst_fork_check */
 	unsigned generation;
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
@@ -145,7 +147,8 @@ struct pst_wire_client {
 	struct pst_wire_grant *free, **free_end; /* list of the grants that no window uses */
 };
 
-/* A connection from a server. A transport's struct begins with it. */
+/* A connection from a server. Each transport has its own struct for a connection, whose first
+ * member is this struct. */
 struct pst_wire_conn {
 	struct pst_wire_client *client;
 	const struct pst_wire_client_ops *ops;
@@ -174,9 +177,9 @@ struct pst_wire_client_ops {
 	/* Handles an event of listener->fd. NULL if listener->fd is a socket that accepts
 	 * connections. */
 	void (*event)(struct pst_wire_client *client, struct pst_wire_listener *listener);
-	/* For a transport whose bytes move only while the client calls it: moves bytes. The
-	 * client's thread calls it before it waits for events. Returns the maximum time in ms to
-	 * wait; -1 means no limit. NULL for other transports. */
+	/* Moves bytes, for a transport whose bytes move only during calls of this function; NULL
+	 * for all other transports. The client's thread calls it before it waits for events.
+	 * Returns the maximum time in ms of that wait; -1 means no limit. */
 	int (*progress)(struct pst_wire_listener *listener);
 	/* Frees listener->state, closes listener->fd and sets it to -1. NULL if closing
 	 * listener->fd, which the client then does, is enough. */
@@ -213,9 +216,9 @@ struct pst_wire_client_ops {
 	/* Informs servers that the memory of a buffer is about to be freed. The caller holds
 	 * client->lock. May be NULL. */
 	void (*drop)(struct pst_wire_buffer *buffer);
-	/* compose, paired and judge belong to a transport (hipobj-rc-v2) whose own requests replace
-	 * GET and PUT with a token; NULL for all others. See penstock_object_exchange and
-	 * penstock_object_paired. */
+	/* `compose`, `paired` and `judge` are for the transport hipobj-rc-v2, which sends other
+	 * requests instead of a GET or PUT that carries a token. They are NULL for all other
+	 * transports. See penstock_object_exchange and penstock_object_paired. */
 	int (*compose)(struct pst_wire_grant *grant, const struct pst_wire_step *step,
 		       const char **path, struct penstock_object_header *headers,
 		       struct pst_err *err);
@@ -225,8 +228,8 @@ struct pst_wire_client_ops {
 		      struct penstock_object_verdict *verdict);
 };
 
-/* A request PREPARE, READY or CANCEL, which a transport sends instead of a GET or PUT with a
- * token. */
+/* A request PREPARE, READY or CANCEL. The transport hipobj-rc-v2 sends these requests instead of a
+ * GET or PUT that carries a token. */
 struct pst_wire_step {
 	enum penstock_object_step step;
 	const char *target; /* for PREPARE: the path of the object */
@@ -274,7 +277,8 @@ struct pst_wire_move {
 	struct pst_err err;
 };
 
-/* A connection of a channel (worker thread) to a client. A transport's struct begins with it. */
+/* A connection of a channel (worker thread) to a client. Each transport has its own struct for a
+ * connection, whose first member is this struct. */
 struct pst_wire_peer {
 	const struct pst_wire_server_ops *ops;
 	struct pst_wire_peer *next;
@@ -288,6 +292,7 @@ struct pst_wire_channel {
 	/* epoll descriptor that waits for moves, for `stop` and for the connections */
 	int epoll;
 	uint64_t deadline_ms;	     /* deadline of the move that is in progress, in ms */
+	uint64_t silence_ms;	     /* longest time that one wait of this move may take */
 	struct pst_wire_peer *peers; /* list of connections, the most recently used first */
 	unsigned peer_count;
 	/* host memory of PST_WIRE_STAGING bytes, for bytes that cannot be moved directly */
@@ -304,7 +309,8 @@ struct pst_wire_network {
 
 struct pst_wire_server {
 	const struct pst_wire_devices *devices;
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* number that differs between a process and its forked child (core/base/fork.h); stored at
+	 * the open for pst_fork_check */
 	unsigned generation;
 	struct penstock_object_server_opts opts;
 	const struct pst_wire_server_ops *ops[PENSTOCK_OBJECT_TRANSPORTS_MAX];
@@ -353,8 +359,9 @@ struct pst_wire_server_ops {
 	void (*end)(struct pst_wire_server *server);
 	/* Returns whether the connection is one to the client of the remote window. */
 	bool (*leads_to)(const struct pst_wire_peer *peer, const struct pst_wire_remote *remote);
-	/* Connects to the client. Returns -EOPNOTSUPP if the client cannot be reached. NULL if
-	 * sessions have the connections. Then `peer` is NULL in `move`. */
+	/* Connects to the client. Returns -EOPNOTSUPP if the client cannot be reached. NULL for a
+	 * transport whose sessions contain the connections; the function `move` then gets NULL as
+	 * `peer`. */
 	int (*connect)(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
 		       const struct pst_wire_remote *remote, struct pst_err *err);
 	/* Moves all bytes of `move`. If it fails, the channel closes the connection. */

@@ -6,8 +6,8 @@
  * the card's driver through the context's table, and need no symbol.
  *
  * Each member of the struct has the signature of a function of the libraries. Its name lacks the
- * prefix of the library, because some of the full names are also macros. create_qp is that of
- * librdmacm, and create_plain_qp that of libibverbs.
+ * prefix of the library, because some of the full names are also macros. The member create_qp is
+ * the function of librdmacm, and create_plain_qp is the function of libibverbs.
  */
 #ifndef PST_WIRE_VERBS_H
 #define PST_WIRE_VERBS_H
@@ -42,7 +42,7 @@
 	X(destroy_srq, ibv_destroy_srq)                   \
 	X(create_plain_qp, ibv_create_qp)                 \
 	X(destroy_plain_qp, ibv_destroy_qp)
-/* Functions that older versions do not have; their members are then NULL. */
+/* Functions that older versions of libibverbs do not have; their members are then NULL. */
 #define PST_VERBS_OPTIONAL(X)                    \
 	X(reg_dmabuf_mr, ibv_reg_dmabuf_mr)      \
 	X(query_gid_table, _ibv_query_gid_table) \

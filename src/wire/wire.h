@@ -24,6 +24,9 @@ struct pst_wire_nic {
 	char address[46]; /* one of its IP addresses; "" if the client has only one address */
 	char name[16];	  /* name of the network interface, such as "eth0"; "" if unknown */
 	char bdf[24];	  /* PCI address; "" if it has none */
+	/* what the kernel has reported about the link, and when, in ms; 0: not asked yet */
+	_Atomic bool is_down;
+	_Atomic uint64_t known_ms;
 };
 
 /* Functions for memory of devices, such as GPUs, with the contracts of the public functions of the
@@ -60,7 +63,7 @@ struct pst_wire_devices {
 	void (*nic_find)(const char *address, struct pst_wire_nic *out);
 	unsigned (*nic_distance)(const struct pst_wire_nic *nic, struct penstock_device *dev,
 				 const void *ptr);
-	bool (*nic_is_up)(const struct pst_wire_nic *nic);
+	bool (*nic_is_up)(struct pst_wire_nic *nic);
 };
 
 /* The objects of the client and the server. transport.h defines the structs. */

@@ -3,7 +3,7 @@
  * payload write|read DEVICE FILE: writes or reads a part of a checkpoint. Its payloads are in the
  * memory of DEVICE, and at multiples of 4096 in the file. Before each payload is a short head,
  * which is in host memory. A read checks the bytes. Prints the report as one JSON object.
- * lab/guest/p2p-penstock.sh runs the program, and looks for the payloads in the trace of the
+ * lab/guest/p2p-penstock.sh runs the program, and looks for the payloads in QEMU's trace of the
  * drive.
  */
 #include <stdio.h>

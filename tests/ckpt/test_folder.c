@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests penstock_ckpt_list, penstock_ckpt_verify and penstock_ckpt_prune with folders that the test
- * makes: complete, incomplete and damaged checkpoints of several kinds. verify must report every
- * changed bit and every truncation with file, item and offset. PENSTOCK_DAMAGES is the number of
- * random changes that the test makes.
+ * makes: complete, incomplete and damaged checkpoints of several kinds. penstock_ckpt_verify must
+ * report every changed bit and every truncation with file, item and offset. PENSTOCK_DAMAGES is the
+ * number of random changes that the test makes.
  */
 #include "ckpt.h"
 
@@ -176,8 +176,8 @@ static void test_list(void **state)
 	check_one(0, &l, "step-1", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(1, &l, "step-4", PENSTOCK_CKPT_COMPLETE, "all parts");
 	check_one(2, &l, "step-2", PENSTOCK_CKPT_COMPLETE, "no manifest");
-	/* step-3 has no marker, so list takes the time of its newest file. That is the manifest,
-	 * which the test has just written, so step-3 is the newest checkpoint. */
+	/* step-3 has no marker, so penstock_ckpt_list takes the time of its newest file. That is
+	 * the manifest, which the test has just written, so step-3 is the newest checkpoint. */
 	check_one(3, &l, "step-3", PENSTOCK_CKPT_INCOMPLETE, "no marker");
 	assert_int_equal(l.ckpts[0].part_count, 3);
 	assert_int_equal(l.ckpts[0].ranks, 3);
@@ -386,9 +386,9 @@ static void test_verify(void **state)
 }
 
 /* The manifest lists .metadata, the marker file of a complete checkpoint, with its checksum.
- * Another program then saves over the checkpoint and replaces .metadata. verify must not compare
- * the new parts with the old manifest, and list must not count parts that this manifest lacks as
- * stray files. */
+ * Another program then saves over the checkpoint and replaces .metadata. penstock_ckpt_verify must
+ * not compare the new parts with the old manifest, and penstock_ckpt_list must not count new parts
+ * that the old manifest lacks as stray files. */
 static void test_other_marker(void **state)
 {
 	struct listed l;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests manifests, the files that list the parts and items of a checkpoint. A manifest that was
- * written must be read with the same content. The reader must refuse every truncation, changed bit,
- * exchanged line and malformed text, even if the checksum of the manifest is right.
+ * written must be read with the same content. The reader must refuse every truncation, changed bit
+ * and exchanged line. It must also refuse malformed text whose checksum is right.
  */
 #include "ckpt.h"
 

@@ -400,7 +400,8 @@ static void *write_often(void *arg)
 	return NULL;
 }
 
-/* Two threads write a file of one name. At any time, the file must be completely one of the two. */
+/* Two threads write files of the same name. At any time, all bytes of the file must be from one of
+ * the two threads. */
 static void test_two_writers(void **state)
 {
 	const char *path = made_path("two.part");

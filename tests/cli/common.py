@@ -99,8 +99,8 @@ def folder(name, place=None):
 
 
 def write(path, length, seed=7):
-    """Writes a file of `length` bytes and syncs it to the drive. The bytes repeat every 16396
-    bytes, so that two chunks of the file never have the same bytes."""
+    """Writes a file of `length` bytes and syncs it to the drive. The bytes repeat with a period of
+    16396, which is no power of two, so that two chunks of the file never have the same bytes."""
     block = b"".join((i * 2654435761 + seed & 0xffffffff).to_bytes(4, "little")
                      for i in range(4099))
     with open(path, "wb") as f:

@@ -2,12 +2,12 @@
 /*
  * Makes the same calls as DeepSpeed's GDS operation, in the same order. It was written from
  * DeepSpeed's source, but is not DeepSpeed. It sets CUFILE_ENV_PATH_JSON to a path that only a
- * shell would expand. It sets the longest direct transfer after it has opened the driver. All
- * threads use parts of one registered buffer: each call passes the buffer's start and an offset.
- * Each operation opens the file with O_DIRECT and registers a handle. Then each thread moves an
- * equal part. The driver and the buffer can stay open until the process exits, as they do in
- * DeepSpeed, which keeps them in a static object. The script deepspeed-replay loads this file as a
- * shared library, calls it and compares the bytes.
+ * shell would expand. It sets the maximum size of a direct transfer after it has opened the driver.
+ * All threads use parts of one registered buffer: each call passes the buffer's start and an
+ * offset. Each operation opens the file with O_DIRECT and registers a handle. Then each thread
+ * moves an equal part. The driver and the buffer can stay open until the process exits, as they do
+ * in DeepSpeed, which keeps them in a static object. The script deepspeed-replay loads this file as
+ * a shared library, calls it and compares the bytes.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -92,7 +92,7 @@ static void set_device_options(void)
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = 65536; /* length of a chunk, too */
+	opts.slot_bytes = 65536; /* this option also sets the length of a chunk */
 	host_opts = &opts;
 	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
 	test_use_standin();

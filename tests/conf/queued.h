@@ -137,7 +137,7 @@ static inline void set_device_options(void)
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = PIECE; /* length of a chunk, too */
+	opts.slot_bytes = PIECE; /* this option also sets the length of a chunk */
 	host_opts = &opts;
 	test_use_standin();
 }

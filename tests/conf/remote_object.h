@@ -40,7 +40,8 @@ static unsigned char *bytes,
 static struct async_remote *remote;
 static const struct penstock_device_opts *host_opts;
 static bool remote_cancels; /* true if the store that remote_create makes can cancel transfers */
-/* N means that this store refuses about one cancel in N; 0 means that it refuses none. */
+/* N means that the store of remote_create refuses about one cancel in N; 0 means that it refuses
+ * none. */
 static unsigned remote_refuses_one_in;
 
 static inline int setup(void **state)

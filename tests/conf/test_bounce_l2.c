@@ -137,8 +137,9 @@ static void only_medium_fast_requests_use_it(void **state)
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
-	/* The CPU copies each byte only once in these reads. The caller's thread carries the first
-	 * one itself, the second one is too long, and the third one does not have effort FAST. */
+	/* In these three reads, the CPU copies each byte only once. The caller's thread carries the
+	 * first read itself. The second read is too long for the double copy through the L2 cache,
+	 * and the third read does not have effort FAST. */
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
 	assert_int_equal(read_and_count_copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);

@@ -248,8 +248,8 @@ static uint64_t bytes_filled(struct penstock_storage *st, uint64_t step)
 }
 
 /* The kernel reads ahead while a request reads uncached bytes, so later requests find their bytes
- * cached. The reports must count each of these bytes once, as written to the page cache for a
- * read. */
+ * cached. The reports must still count each of these bytes once, as a byte that a read has brought
+ * into the page cache. */
 static void readahead_counts_as_filled(void **state)
 {
 	static const uint64_t steps[] = {64u << 10, 1u << 20, 4u << 20};

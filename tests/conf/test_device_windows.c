@@ -32,13 +32,13 @@ static struct penstock_device *host, *gpu, *other;
 static struct {
 	bool unreachable;	      /* the server cannot access memory of a device */
 	bool no_memory;		      /* devices have no memory left for windows */
-	_Atomic int refuse;	      /* number of transfers into device memory to refuse */
-	_Atomic int spoil;	      /* number of transfers into device memory to lose */
+	_Atomic int refuse;	      /* how many transfers into device memory it refuses */
+	_Atomic int spoil;	      /* how many transfers into device memory it loses */
 	_Atomic int waits;	      /* number of transfers at whose end a stream begins to wait */
 	_Atomic unsigned fills[2];    /* transfers into windows: [0] host, [1] device memory */
 	_Atomic unsigned opened[2], closed[2];
 	_Atomic unsigned busy;	      /* number of windows in device memory that are in use */
-	_Atomic unsigned used_spoilt; /* number of transfers into windows of lost transfers */
+	_Atomic unsigned used_spoilt; /* transfers that used the window of a lost transfer */
 } far;
 
 struct far_window {
@@ -83,10 +83,11 @@ static int window_open(struct penstock_storage *st, struct penstock_device *dev,
 }
 
 static int windows_reach(struct penstock_storage *st, struct penstock_device *dev,
-			 struct pst_err *err)
+			 enum penstock_op op, struct pst_err *err)
 {
 	(void)st;
 	(void)dev;
+	(void)op;
 	return far.unreachable ? pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the far side has no GPU")
 			       : 0;
 }

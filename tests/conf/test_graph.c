@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests requests that are captured into CUDA graphs. Each launch of the graph must move the bytes
- * that the storage has at that time, and store its own result. It must use the present late
- * values: a length or offsets in memory, which the library reads when the stream reaches the
- * request. Also tests what happens to the graph if a queue, a storage or a device is closed.
- * Everything must be freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use the
- * machine's own driver.
+ * that the storage has at that time, and store its own result. Late values are a length or offsets
+ * in memory that the library reads when the stream reaches the request. Each launch must use the
+ * late values of that time. Also tests what happens to the graph if a queue, a storage or a device
+ * is closed. Everything must be freed when the graph is gone. With PENSTOCK_STANDIN=0 the tests use
+ * the machine's own driver.
  */
 #include "../graphs.h"
 #include "streams.h"
@@ -333,7 +333,7 @@ static void two_requests_in_one_graph(void **state)
 			 PST_CU_OK);
 	g = capture_end();
 	assert_int_equal(graphs.nodes(g.graph, NULL, &nodes), PST_CU_OK);
-	/* The graph has four nodes for each request, two host functions, a memset and a copy. */
+	/* 12 nodes: four for each of the two requests, two host functions, a memset, a copy. */
 	assert_int_equal(nodes, 12);
 	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0);
 	for (unsigned i = 0; i < 100; i++) {
@@ -421,7 +421,7 @@ static void graph_destroyed_first(void **state)
 	graphs_await_gone();
 }
 
-/* Makes more captures than stages (pinned buffers). Unlaunched captures free their stages. */
+/* Makes more captures than there are stages (pinned buffers). A destroyed graph frees its stage. */
 static void stages_are_freed(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};
@@ -439,8 +439,8 @@ static void stages_are_freed(void **state)
 	graphs_await_gone();
 }
 
-/* Captured requests may use half of the pinned memory. Others are refused with -ENOMEM, because
- * waiting (-EAGAIN) would not help. Requests outside of captures still succeed. */
+/* Captured requests may use half of the pinned memory. Further captured requests are refused with
+ * -ENOMEM, because waiting (-EAGAIN) would not help. Requests outside of captures still succeed. */
 static void captures_leave_room(void **state)
 {
 	enum { MANY = 600 };
@@ -612,7 +612,7 @@ static void device_closed(void **state)
 	graph_free(&g);
 	for (count = 1; count; usleep(100))
 		count = (int)atomic_load(&other->graphs);
-	/* Opening host closes devices that only a graph kept open. So cuda:0 gets a new object. */
+	/* Opening "host" closes devices that only a graph kept open. So cuda:0 is a new object. */
 	assert_true(penstock_device_open("host", NULL, &other) >= 0);
 	penstock_device_close(other);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
@@ -744,7 +744,7 @@ static void overlapping_replays(void **state)
 
 	(void)state;
 #ifdef __SANITIZE_THREAD__
-	/* Path null writes nothing. The sanitizer would report overlapping writes to `mem`. */
+	/* Uses path null, so that the sanitizer reports no overlapping writes to `mem`. */
 	req.path = "null";
 #endif
 	g = capture(&req, PST_CU_CAPTURE_GLOBAL);

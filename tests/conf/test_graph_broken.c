@@ -43,9 +43,9 @@ static void released_await(const struct pst_stage_words *words, uint64_t value)
 		usleep(50);
 }
 
-/* The lane (a thread of the library) has moved the bytes of a replay, but this replay has not
- * ended on its stream when the next one begins. So the replays overlap: the lane must let both
- * continue and store -EBUSY. The next replay succeeds. */
+/* The lane (a thread of the library) has moved the bytes of a replay, but this replay has not ended
+ * on its stream when the next one begins. So the replays overlap: the lane must store -EBUSY, and
+ * both replays must continue. The next replay succeeds. */
 static void overlap_after_the_result(void **state)
 {
 	int64_t result = -7;

@@ -195,8 +195,8 @@ static void part_of_a_registration_is_enough(void **state)
 	assert_int_equal(read_part(LEN / 4 + 4096, (2u << 20) - 8192), 0);
 }
 
-/* For a read of bytes that are not cached, the report's member dram_laid counts the bytes that
- * fill the page cache. For a read of cached bytes it does not count them. */
+/* For a read of bytes that are not cached, the report's member dram_laid counts the bytes that fill
+ * the page cache. For a read of cached bytes, dram_laid is 0. */
 static void filling_the_page_cache_is_counted(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};

@@ -178,8 +178,9 @@ static void read_by_p2p(void **state)
 	open_file_and_alloc(PENSTOCK_READ);
 	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not report which extents are written");
-	/* Checks the same for a file of which the kernel does not report whether its bytes are
-	 * cached. */
+	/* If the kernel does not report whether the file's bytes are cached, the library uses the
+	 * result of its residency probe. This result is "not cached", so path p2p must carry the
+	 * reads. */
 	atomic_store(&st->residency_probe, PST_PROBE_COLD);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).proven, 1);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).meets, PENSTOCK_DIRECT);

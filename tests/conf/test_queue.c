@@ -372,8 +372,8 @@ static void deadline_passes_before_start(void **state)
 /* ---- priorities ---- */
 
 /* The device's only worker thread has its maximum of chunks in flight. Requests that are submitted
- * then start in the order of their priority, and requests of the same priority in the order of
- * submission. */
+ * meanwhile must start in the order of their priority, the highest first. Requests of the same
+ * priority must start in the order of submission. */
 static void start_order_follows_priority(void **state)
 {
 	static const int order[] = {-4, 0, 3, -1, 3, 0, 2, -4};

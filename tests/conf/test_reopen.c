@@ -94,9 +94,9 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 			assert_int_equal(report.paths[i].why, PENSTOCK_WHY_DEVICE_ONLY);
 }
 
-/* A new device gets the index in the table of devices that a closed device had. The storage must
- * not use for the new device what it prepared for the closed one (its route): a read must deliver
- * all bytes. */
+/* A new device gets the index that a closed device had in the table of devices. The storage has
+ * prepared a route to the closed device, and must not use it for the new device: a read must
+ * deliver all bytes. */
 static void new_device_with_an_old_index(void **state)
 {
 	struct penstock_device *dev = open_device("cuda:0");

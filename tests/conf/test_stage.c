@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the bytes of stream-ordered requests: contiguous, pitched and scattered, so long that they
- * use their stage (pinned memory) several times, at unaligned offsets, and beyond the end of the
- * file. Each request is made in several ways. In the first, the copies are queued at submit. In
- * others, a kernel copies: because the stream is busy, or because the length and the offsets are
- * late values, which the kernel reads when it runs. Reads are also made with the flag
- * PENSTOCK_R_EARLY. The bytes around each buffer must not change. With PENSTOCK_STANDIN=0 the test
- * runs against the machine's own driver.
+ * Tests the bytes of stream-ordered requests. The requests are contiguous, pitched or scattered, at
+ * unaligned offsets, and beyond the end of the file. They are so long that each uses its stage
+ * (pinned memory) several times. Each request is made in several ways. In the first way, the copies
+ * are queued at submit. In other ways, a GPU kernel copies: because the stream is busy, or because
+ * the length and the offsets are late values, which the kernel reads when it runs. Reads are also
+ * made with the flag PENSTOCK_R_EARLY. The bytes around each buffer must not change. With
+ * PENSTOCK_STANDIN=0 the test runs against the machine's own driver.
  */
 #include "streams.h"
 
@@ -300,9 +300,9 @@ static void writes(void **state)
 	close(fd);
 }
 
-/* Requests are refused when they need more pinned memory than there is, until earlier requests
- * complete. The requests are on several streams, because a hardware queue holds about 1,020
- * operations, and each request needs 13. */
+/* A request that needs more pinned memory than is free is refused until earlier requests complete.
+ * The requests are on several streams, because a hardware queue holds about 1,020 operations, and
+ * each request needs 13. */
 static void too_many_requests(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};

@@ -198,8 +198,8 @@ static void one_range_into_several_buffers(void **state)
 	penstock_close(st);
 }
 
-/* Reads rows with narrow or wide gaps into pitched memory, and then writes other bytes from
- * there. */
+/* Reads rows with narrow or wide gaps into pitched memory, and then writes other bytes from this
+ * memory to the same rows. */
 static void check_pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, uint64_t rows)
 {
 	const uint64_t buf_pitch = row + 13, room = rows * buf_pitch;

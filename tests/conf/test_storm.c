@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests stream-ordered requests during driver calls that wait until a device is idle. Eight
- * threads read and write: by single calls, by a queue, in stream order, with fixed and with late
- * values. Meanwhile other threads allocate and free device and pinned memory, register and
- * unregister host memory, synchronise the context, create and destroy streams and events, and load
- * modules. Many of these calls hold the driver's lock until every stream is idle. So while a stream
- * waits for a request, no thread of the library may need the driver for it. The test must end, and
- * all bytes and results must be right.
+ * Tests stream-ordered requests during driver calls that wait until a device is idle. Eight threads
+ * read and write: by single calls, by a queue, in stream order, with fixed and with late values.
+ * Meanwhile other threads allocate and free device and pinned memory, register and unregister host
+ * memory, synchronise the context, create and destroy streams and events, and load modules. Many of
+ * these calls hold the driver's lock until every stream is idle. So while a stream waits for a
+ * request, no thread of the library may need the driver to carry out this request. The test must
+ * end, and all bytes and results must be right.
  *
  * PENSTOCK_STORM_SECONDS sets the duration. With PENSTOCK_STANDIN=0 the test runs against the
  * machine's own driver.
@@ -253,7 +253,8 @@ static void *disturb(void *arg)
 	api->cuCtxSetCurrent(ctx);
 	for (; !stop; disturbed[kind]++) {
 		disturb_once(kind, pages);
-		/* A thread that never pauses would keep the driver's lock from the others. */
+		/* Without a pause, this thread could keep the other threads from getting the
+		 * driver's lock. */
 		usleep(200);
 	}
 	free(pages);

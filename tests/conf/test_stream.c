@@ -337,11 +337,11 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* The driver accepts the first operations of a request, and then fails cuStreamWaitValue64. Submit
- * must refuse the request, the stream must not hang at the operations that it has, and the library
- * must free the request's stage (its pinned memory). The test does this more often than there are
- * stages. Afterwards, valid requests must succeed, each only after the earlier work on its
- * stream. */
+/* The driver accepts the first operations of a request, and then fails cuStreamWaitValue64.
+ * penstock_submit must refuse the request, the stream must not hang at the operations that it has,
+ * and the library must free the request's stage (its pinned memory). The test does this more often
+ * than there are stages. Afterwards, valid requests must succeed, each only after the earlier work
+ * on its stream. */
 static void refused_requests_free_their_stages(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};

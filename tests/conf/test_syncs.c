@@ -246,8 +246,8 @@ static void failed_commit_stays_failed(void **state)
 	assert_int_equal(penstock_commit(st, 0), 0);
 }
 
-/* The kernel reports a failed write to the first sync only. The library must fail the other
- * durable request in flight too. */
+/* The kernel reports a failed write only to the first of two syncs. The library must fail the
+ * durable request of the second sync, too. */
 static void failed_sync_fails_all_requests_in_flight(void **state)
 {
 	struct penstock_seg segs[2];

@@ -382,8 +382,8 @@ static void no_chunk_leaves_a_single_byte(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A read requests more bytes than the file has. The last chunk before the end of the file must
- * not have a single byte either. */
+/* A read requests more bytes than the file has. The last chunk before the end of the file must be
+ * longer than one byte, too. */
 static void file_end_leaves_no_single_byte(void **state)
 {
 	struct penstock_storage *whole = st;

@@ -30,8 +30,8 @@ static int sqe_kind(const struct io_uring_sqe *sqe)
 	switch (sqe->opcode) {
 	case IORING_OP_READ:
 	case IORING_OP_READ_FIXED:
-		/* The library gives small numbers to its own internal reads; all other entries are
-		 * transfers. */
+		/* The library's internal reads have a user_data of at most 16. A greater value
+		 * belongs to a transfer. */
 		return sqe->user_data > 16 ? CALLS_FILL : -1;
 	case IORING_OP_WRITE:
 	case IORING_OP_WRITE_FIXED:
@@ -57,8 +57,8 @@ static void make_noop(const struct io_uring *ring, struct io_uring_sqe *sqe, int
 	sqe->user_data = data;
 }
 
-/* Applies to each entry that waits for submission the fault that calls_next_outcome returns for it,
- * if any. Must be called once before each submission, because it also counts the entries. */
+/* Asks calls_next_outcome for the fault of each entry that waits for submission, and applies it.
+ * Must be called once before each submission, because it also counts the entries. */
 static void apply_faults(struct io_uring *ring)
 {
 	for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {

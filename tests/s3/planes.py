@@ -126,14 +126,15 @@ def server_tenant(plane):
 
 
 def ended(side, expected, what):
-    """Waits for a completion, and compares its result, decision and transport with `expected`."""
+    """Waits for a completion. Compares its result, the verdict about the response (such as "done"),
+    and the transport with `expected`."""
     line = side.ask("end", 60000)
     same(tuple(line.split(" ")[:3]), tuple(map(str, expected)), f"{what} ({line})")
     return line
 
 
 def transfer(side, op, length, expected, off=0, key="key", first=0, flags=0):
-    """Opens a window, and sends a request with it."""
+    """Opens a window (memory for a transfer), and sends a request that names the window."""
     same(side.ask(op, off, length), "window", f"window of a {op}")
     same(side.ask("start", "data-1", key, first, flags), "0 ", f"start of a {op}")
     line = ended(side, expected, op)
@@ -224,7 +225,8 @@ def own_address():
 
 def case_two_cards():
     """Two addresses stand for two network cards. The gateway declines tokens that name the first
-    one. So the plane repeats the request with the other one, and prefers it for the next window."""
+    address. So the plane repeats the request with the second address, and prefers this address for
+    the next window."""
     other = own_address()
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
@@ -246,8 +248,7 @@ def case_two_cards():
 
 
 def case_require():
-    """The variable PENSTOCK_RDMA in the plane's environment decides whether the plane must not,
-    or must, use RDMA."""
+    """The variable PENSTOCK_RDMA in the plane's environment can forbid or require RDMA."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway:
@@ -306,7 +307,8 @@ def case_secrets():
 # ---- tenants ----
 
 class Raw:
-    """A tenant without the library: this script itself sends the messages (plane_message.h)."""
+    """A tenant (a process that uses the plane) without the library: this script itself sends the
+    messages (plane_message.h)."""
     HEAD = struct.Struct("=IHHQ")
     HELLO, FD, MEMORY, MEMORY_CLOSE, WINDOW, RELEASE, START = 1, 2, 5, 6, 7, 8, 9
     WELCOME, ANSWER = 13, 14
@@ -421,6 +423,17 @@ def case_users():
         same(refused(plane, 65534), None, "a user that is permitted")
         text = refused(plane, 65533)
         same("does not serve this user" in text, True, text)
+    # One user gets half of the tenants, and leaves the others to other users.
+    with Plane(None, "--users", "65533,65534", "--tenants", "4", readable=True) as plane, \
+            Side("server", "host", 65534, "-", plane.socket), \
+            Side("server", "host", 65534, "-", plane.socket):
+        text = refused(plane, 65534)
+        same("half of the plane's tenants" in str(text), True, f"a third tenant ({text})")
+        same(plane.refused("limit-user"), 1, "refusals")
+        same(refused(plane, 65533), None, "another user")
+        until(lambda: plane.metric("tenants") == 2, "the other user has ended")
+        with server_tenant(plane), server_tenant(plane):
+            same(plane.metric("tenants"), 4, "tenants of root")
 
 
 def case_limits():
@@ -461,14 +474,14 @@ def case_limits():
 
 
 def case_descriptors():
-    """A plane without a free descriptor refuses a connection with the reason. It serves the next
-    one as soon as there are descriptors again."""
+    """A plane without a free descriptor refuses a connection, and its answer has the reason. As
+    soon as descriptors are free again, it serves the next connection."""
     with Plane() as plane:
         pid = plane.process.pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         same(soft, hard, "limit of open files")
-        # The count is taken without a request for metrics, because that would need a descriptor,
-        # too.
+        # Counts the plane's descriptors in /proc, because a request for metrics would itself need a
+        # descriptor.
         count = len(os.listdir(f"/proc/{pid}/fd"))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, hard))
         for _ in range(2):
@@ -538,6 +551,22 @@ def case_plane_stopped():
             plane.process.send_signal(signal.SIGCONT)
             until(plane.is_empty, "the plane has ended the tenant")
             same(side.ask("sum", 0, BIG * MIB), before, "the memory after the release")
+
+
+def case_gpu_memory():
+    """A tenant ends with an open window in memory of a GPU. It frees this memory when the plane has
+    given it up. If the plane is stopped, the memory stays allocated."""
+    matrix.ENV["PENSTOCK_STANDIN_LEAKS"] = "2"  # exit status 97 if memory is left
+    with Plane(None, "--device", "cuda:0") as plane:
+        for stopped, status in ((False, 0), (True, 97)):
+            with tenant(plane, "cuda:0", silence_ms=2000) as side:
+                same(side.ask("get", 0, MIB), "window", "window")
+                if stopped:
+                    plane.process.send_signal(signal.SIGSTOP)
+                    os.waitid(os.P_PID, plane.process.pid, os.WSTOPPED)
+                side.process.stdin.close()
+                same(side.process.wait(60), status, f"status of the tenant (stopped {stopped})")
+    del matrix.ENV["PENSTOCK_STANDIN_LEAKS"]
 
 
 def case_tenant_stopped():
@@ -610,6 +639,26 @@ def case_drain():
             if not line.startswith(f"{BIG * MIB} done"):
                 same(line.split()[:2], ["-104", "error"], line)
             same(side.ask("release"), "0", "release")
+
+
+def case_stuck_transfer():
+    """A plane ends soon after --drain, also if one of its threads does not return."""
+    gateway, client = opened()
+    big_object(client)
+    # The copies of the plane's GPU take minutes.
+    slow = (("PENSTOCK_STANDIN_DELAY_US", "600000000"), ("PENSTOCK_STANDIN_SEED", "3"))
+    with gateway, Plane(gateway, "--rdma", "tcp1", "--device", "cuda:0", "--drain", "1",
+                        env=slow) as plane:
+        with tenant(plane, "cuda:0", mib=BIG) as side:
+            same(side.ask("get", 0, BIG * MIB), "window", "window")
+            same(side.ask("start", "data-1", "big", 0, 0), "0 ", "start")
+            until(lambda: plane.metric("in_flight") == 1, "the request is in flight")
+            before = time.monotonic()
+            status, text = plane.stop()
+            took = time.monotonic() - before
+            same((status, "does not end" in text), (1, True), f"status of the plane ({text})")
+            same(took < 30, True, f"the end after {took:.1f} s")
+            same(side.ask("end", 60000).split()[:2], ["-104", "error"], "the request")
 
 
 # ---- servers ----

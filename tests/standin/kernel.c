@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements the stand-in's modules and kernel launches for the library's kernels: pst_stream_copy
- * and pst_stream_count of src/device/stream_copy.cu, and pst_crc32c of src/device/crc32c.cu. The
- * stand-in cannot execute PTX. It does in C what a kernel does when the stream reaches the launch:
- * pst_stream_copy copies rectangles, pst_stream_count stores words, and pst_crc32c computes
- * checksums. tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the
- * results with those of the real kernels on a machine with a GPU. It must refuse memory that a GPU
- * could not access.
+ * and pst_stream_count of src/device/stream_copy.cu, pst_crc32c of src/device/crc32c.cu, and
+ * pst_crc64nvme of src/device/crc64nvme.cu. The stand-in cannot execute PTX. It does in C what a
+ * kernel does when the stream reaches the launch: pst_stream_copy copies rectangles,
+ * pst_stream_count stores words, and the other two compute checksums.
+ * tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the results with
+ * those of the real kernels on a machine with a GPU. It must refuse memory that a GPU could not
+ * access.
  */
 #include "standin.h"
 
@@ -22,8 +23,8 @@ struct kernel_copy {
 	uint64_t dst, src, dst_pitch, src_pitch, row_len, rows;
 };
 
-/* A piece of memory for pst_crc32c, which sets `raw` to the raw CRC-32C of the piece followed by
- * `after` zero bytes. */
+/* A piece of memory for the kernels of checksums, which set `raw` to the raw CRC of the piece
+ * followed by `after` zero bytes. */
 struct kernel_piece {
 	uint64_t begin, len, after, raw;
 };
@@ -42,10 +43,12 @@ struct pst_cu_function {
 static enum pst_cu_result stream_copy_run(struct op *op);
 static enum pst_cu_result stream_count_run(struct op *op);
 static enum pst_cu_result crc32c_run(struct op *op);
+static enum pst_cu_result crc64nvme_run(struct op *op);
 static struct pst_cu_function kernels[] = {
 	{"pst_stream_copy", 2, stream_copy_run},
 	{"pst_stream_count", 3, stream_count_run},
 	{"pst_crc32c", 1, crc32c_run},
+	{"pst_crc64nvme", 1, crc64nvme_run},
 };
 #define KERNELS (sizeof(kernels) / sizeof(kernels[0]))
 
@@ -200,53 +203,64 @@ static enum pst_cu_result stream_count_run(struct op *op)
 	return PST_CU_OK;
 }
 
-/* ---- pst_crc32c: polynomials whose bit n is the coefficient of x^n ---- */
+/* ---- pst_crc32c and pst_crc64nvme: polynomials whose bit n is the coefficient of x^n ---- */
 
-#define POLY 0x1edc6f41u
+struct crc {
+	uint64_t poly; /* without its highest power */
+	unsigned degree;
+	uint64_t sums[256]; /* CRCs of single bytes; made when the first is needed */
+};
+static struct crc crcs[] = {{.poly = 0x1edc6f41u, .degree = 32},
+			    {.poly = 0xad93d23594c93659u, .degree = 64}};
 
-static uint32_t times_x(uint32_t a)
+static uint64_t times_x(const struct crc *crc, uint64_t a)
 {
-	return a << 1 ^ (a >> 31 ? POLY : 0);
+	const uint64_t top = (uint64_t)1 << (crc->degree - 1);
+
+	return (a & ~top) << 1 ^ (a & top ? crc->poly : 0);
 }
 
-static uint32_t times(uint32_t a, uint32_t b)
+static uint64_t times(const struct crc *crc, uint64_t a, uint64_t b)
 {
-	uint32_t product = 0;
+	uint64_t product = 0;
 
-	for (; b; b >>= 1, a = times_x(a))
+	for (; b; b >>= 1, a = times_x(crc, a))
 		if (b & 1)
 			product ^= a;
 	return product;
 }
 
-static uint32_t bits_add(uint32_t crc, unsigned char byte)
+static uint64_t bits_add(const struct crc *crc, uint64_t raw, unsigned char byte)
 {
 	for (unsigned bit = 0; bit < 8; bit++)
-		crc = times_x(crc ^ (uint32_t)(byte >> bit & 1) << 31);
-	return crc;
+		raw = times_x(crc, raw ^ (uint64_t)(byte >> bit & 1) << (crc->degree - 1));
+	return raw;
 }
 
-/* Adds bytes by a table of the CRCs of single bytes. A byte enters the CRC with its lowest bit
- * first, so the CRC's highest 8 bits are reversed. Called with the lock held. */
-static uint32_t crc_add(uint32_t crc, const unsigned char *at, size_t len)
+/* Adds bytes to the CRC, with a table of the CRCs of single bytes. A byte enters the CRC with its
+ * lowest bit first, so the CRC's highest 8 bits are reversed before they are combined with the
+ * byte. Called with the lock held. */
+static uint64_t crc_add(struct crc *crc, uint64_t raw, const unsigned char *at, size_t len)
 {
-	static uint32_t sums[256];
 	static unsigned char reversed[256];
+	const uint64_t all = UINT64_MAX >> (64 - crc->degree);
 
-	for (unsigned byte = 0; !sums[255] && byte < 256; byte++) {
-		sums[byte] = bits_add(0, (unsigned char)byte);
+	for (unsigned byte = 0; !crc->sums[255] && byte < 256; byte++) {
+		crc->sums[byte] = bits_add(crc, 0, (unsigned char)byte);
+		reversed[byte] = 0;
 		for (unsigned bit = 0; bit < 8; bit++)
 			reversed[byte] |= (byte >> bit & 1) << (7 - bit);
 	}
 	for (size_t i = 0; i < len; i++)
-		crc = crc << 8 ^ sums[at[i] ^ reversed[crc >> 24]];
-	return crc;
+		raw = (raw << 8 & all) ^
+		      crc->sums[at[i] ^ reversed[raw >> (crc->degree - 8) & 0xff]];
+	return raw;
 }
 
 /* Sets piece->raw. Returns false if the GPU cannot access all bytes of the piece. */
-static bool piece_sum(struct kernel_piece *piece)
+static bool piece_sum(struct crc *crc, struct kernel_piece *piece)
 {
-	uint32_t crc = 0, zeros = 1u << 8, reversed = 0;
+	uint64_t raw = 0, zeros = 1u << 8, reversed = 0;
 
 	for (uint64_t done = 0; done < piece->len;) {
 		size_t avail;
@@ -256,19 +270,19 @@ static bool piece_sum(struct kernel_piece *piece)
 			return false;
 		if (avail > piece->len - done)
 			avail = piece->len - done;
-		crc = crc_add(crc, (const unsigned char *)at, avail);
+		raw = crc_add(crc, raw, (const unsigned char *)at, avail);
 		done += avail;
 	}
-	for (uint64_t after = piece->after; after; after >>= 1, zeros = times(zeros, zeros))
+	for (uint64_t after = piece->after; after; after >>= 1, zeros = times(crc, zeros, zeros))
 		if (after & 1)
-			crc = times(crc, zeros);
-	for (unsigned bit = 0; bit < 32; bit++)
-		reversed |= (crc >> bit & 1) << (31 - bit);
+			raw = times(crc, raw, zeros);
+	for (unsigned bit = 0; bit < crc->degree; bit++)
+		reversed |= (raw >> bit & 1) << (crc->degree - 1 - bit);
 	piece->raw = reversed;
 	return true;
 }
 
-static enum pst_cu_result crc32c_run(struct op *op)
+static enum pst_cu_result pieces_run(struct crc *crc, struct op *op)
 {
 	for (unsigned i = 0; i < op->kernel.blocks; i++) {
 		pst_cu_ptr at = op->kernel.args[0] + i * sizeof(struct kernel_piece);
@@ -279,13 +293,23 @@ static enum pst_cu_result crc32c_run(struct op *op)
 		if (!out || !kernel_load(&piece, at, sizeof(piece)))
 			return standin_refuse(PST_CU_ILLEGAL_ADDRESS,
 					      "a piece that is not in pinned memory");
-		if (!piece_sum(&piece))
+		if (!piece_sum(crc, &piece))
 			return standin_refuse(
 				PST_CU_ILLEGAL_ADDRESS, "a checksum of %llu bytes at %llx",
 				(unsigned long long)piece.len, (unsigned long long)piece.begin);
 		memcpy(out, &piece, sizeof(piece));
 	}
 	return PST_CU_OK;
+}
+
+static enum pst_cu_result crc32c_run(struct op *op)
+{
+	return pieces_run(&crcs[0], op);
+}
+
+static enum pst_cu_result crc64nvme_run(struct op *op)
+{
+	return pieces_run(&crcs[1], op);
 }
 
 /* ---- launches ---- */

@@ -5,7 +5,12 @@
  */
 #include "cuda_device.h"
 
+#include <errno.h>
+
 #include "common/crc32c.h"
+#include "core/base/device_sync.h"
+#include "core/ops.h"
+#include "s3/crc.h"
 
 #define LEN (6 * MIB)
 #define SHORT_MAX 300u
@@ -138,6 +143,108 @@ static void a_long_range(void **state)
 	sum_all(&whole, 1);
 	assert_int_equal(whole.crc32c, want);
 	assert_int_equal(penstock_free(gpu, big), 0);
+}
+
+/* ---- CRC-64/NVME ---- */
+
+static struct pst_sum piece(const char *at, uint64_t len)
+{
+	return (struct pst_sum){.ptr = at, .len = len, .raw = 0xeeeeeeee};
+}
+
+static void crc64_check(struct pst_sum *sums, unsigned count)
+{
+	struct pst_err why;
+
+	if (gpu->ops->sum(gpu, PST_SUM_CRC64NVME, sums, count, false, &why))
+		fail_msg("%s", why.text);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(sums[i].raw,
+				 pst_crc_raw(PST_CRC64NVME, 0,
+					     bytes + ((const char *)sums[i].ptr - mem),
+					     sums[i].len));
+}
+
+static void crc64_of_every_length_and_alignment(void **state)
+{
+	const unsigned count = ALIGNS * SHORT_MAX;
+	struct pst_sum *sums = calloc(count, sizeof(*sums));
+
+	(void)state;
+	for (unsigned i = 0; i < count; i++)
+		sums[i] = piece(mem + i % ALIGNS, i / ALIGNS + 1);
+	crc64_check(sums, count);
+	free(sums);
+}
+
+static void crc64_of_random_ranges(void **state)
+{
+	enum { COUNT = 60 };
+	struct pst_sum sums[COUNT];
+	uint64_t seed = test_seed(24);
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++) {
+		const uint64_t len = 1 + test_random(&seed) % (i % 3 ? 20000 : 400000);
+
+		sums[i] = piece(mem + test_random(&seed) % (LEN - len), len);
+	}
+	sums[0] = piece(mem, LEN);
+	sums[1] = piece(mem + 1, LEN - 1);
+	sums[2] = piece(mem + 3, LEN - 5);
+	crc64_check(sums, COUNT);
+}
+
+/* While a stream waits for a request, a caller that asks for it gets -EAGAIN instead of a
+ * checksum. */
+static void waiting_streams_refuse_checksums(void **state)
+{
+	struct pst_sum sum = piece(mem, 1000);
+	struct pst_err why;
+
+	(void)state;
+	for (unsigned kind = 0; kind < PST_SUM_KINDS; kind++) {
+		/* without ranges, only creates objects */
+		assert_int_equal(gpu->ops->sum(gpu, kind, NULL, 0, false, &why), 0);
+		pst_device_stream_enter(gpu);
+		assert_int_equal(gpu->ops->sum(gpu, kind, &sum, 1, true, &why), -EAGAIN);
+		assert_int_equal(why.why, PENSTOCK_WHY_STREAM_ORDER);
+		assert_int_equal(sum.raw, 0xeeeeeeee);
+		assert_int_equal(gpu->ops->sum(gpu, kind, &sum, 1, false, &why), 0);
+		assert_int_not_equal(sum.raw, 0xeeeeeeee);
+		pst_device_stream_leave(gpu);
+		sum.raw = 0;
+		assert_int_equal(gpu->ops->sum(gpu, kind, &sum, 1, true, &why), 0);
+		assert_int_equal(sum.raw, kind == PST_SUM_CRC32C
+						  ? pst_crc32c_raw(0, bytes, 1000)
+						  : pst_crc_raw(PST_CRC64NVME, 0, bytes, 1000));
+		sum.raw = 0xeeeeeeee;
+	}
+}
+
+/* The kernel of one kind cannot be loaded. The other kind still works. */
+static void one_kernel_fails(void **state)
+{
+	struct penstock_sum_args other;
+	struct pst_sum sum = piece(mem, 1000);
+	struct pst_err why;
+
+	(void)state;
+	standin_only();
+	penstock_free(gpu, mem);
+	penstock_device_close(gpu);
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+	assert_int_equal(penstock_alloc(gpu, LEN, (void **)&mem), 0);
+	copy_in(mem, bytes, LEN);
+	other = range(gpu, mem, 1000);
+	sum_all(&other, 1);
+	sum = piece(mem, 1000);
+	standin_fail("cuModuleGetFunction:1:500");
+	assert_true(gpu->ops->sum(gpu, PST_SUM_CRC64NVME, &sum, 1, false, &why) < 0);
+	standin_fail(NULL);
+	sum_all(&other, 1);
+	assert_int_equal(other.crc32c, crc32c(bytes, 1000));
+	crc64_check(&sum, 1);
 }
 
 /* ---- errors ---- */
@@ -281,6 +388,10 @@ int main(void)
 		cmocka_unit_test(long_pieces),
 		cmocka_unit_test(ranges_of_two_devices),
 		cmocka_unit_test(a_long_range),
+		cmocka_unit_test(crc64_of_every_length_and_alignment),
+		cmocka_unit_test(crc64_of_random_ranges),
+		cmocka_unit_test(waiting_streams_refuse_checksums),
+		cmocka_unit_test(one_kernel_fails),
 		cmocka_unit_test(memory_of_no_gpu),
 		cmocka_unit_test(failed_calls),
 		cmocka_unit_test(an_unknown_kind_of_gpu),

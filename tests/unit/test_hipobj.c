@@ -10,108 +10,24 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 
-#include "fake_card.h"
-#include "penstock_object.h"
-#include "s3/hipobj.h"
+#include "hipobj_message.h"
+#include "sides.h"
 
 #define BUFFER_LEN (3u << 20)
 #define TRANSFERS 16
-#define HIPOBJ "hipobj-rc-v2"
-#define SESSION "00112233445566778899AABBccddeeff"
+#define TIMEOUT_MS 300
 
-struct sides {
-	struct penstock_object_client *client;
-	struct penstock_object_server *server;
-	struct penstock_object_buffer *buffer;
-	struct penstock_device *gpu;
-	unsigned char *at;
-	uint64_t staging_max;
-};
-
-static struct penstock_object_client *client_open(void)
-{
-	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
-	struct penstock_object_client *client;
-
-	opts.transports = HIPOBJ;
-	opts.address = "127.0.0.1";
-	if (penstock_object_client_open(&opts, &client))
-		fail_msg("%s", penstock_errmsg());
-	return client;
-}
-
+/* The caller has set staging_max and rate_min. */
 static void open_sides(struct sides *s, bool gpu)
 {
-	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
-
-	fake_card_reset();
-	s->gpu = NULL;
-	if (gpu && penstock_device_open("cuda:0", NULL, &s->gpu) < 0)
-		fail_msg("%s", penstock_errmsg());
-	opts.transports = HIPOBJ;
-	opts.channels = 1;
-	opts.timeout_ms = 300;
-	opts.staging_max = s->staging_max;
-	s->client = client_open();
-	assert_int_equal(penstock_object_server_open(&opts, &s->server), 0);
-	if (penstock_object_alloc(s->client, s->gpu, BUFFER_LEN, &s->buffer))
-		fail_msg("%s", penstock_errmsg());
-	s->at = penstock_object_ptr(s->buffer);
-}
-
-/* Closes client, server and buffer. Checks that the fake card then has no object left. */
-static void close_sides(struct sides *s)
-{
-	assert_int_equal(penstock_object_unregister(s->buffer), 0);
-	penstock_object_client_close(s->client);
-	penstock_object_server_close(s->server);
-	penstock_device_close(s->gpu);
-	assert_int_equal(fake_card.live, 0);
-}
-
-static struct penstock_object_window *window_open(struct sides *s, enum penstock_op op,
-						  uint64_t off, uint64_t len)
-{
-	struct penstock_object_window *window;
-
-	if (penstock_object_window_open(s->buffer, op, off, len, &window))
-		fail_msg("%s", penstock_errmsg());
-	return window;
+	s->client_transports = s->server_transports = HIPOBJ;
+	s->timeout_ms = TIMEOUT_MS;
+	s->len = BUFFER_LEN;
+	sides_open(s, gpu);
 }
 
 /* ---- the requests and responses, passed without HTTP ---- */
-
-/* The headers of a request or response. A test may change their values. */
-struct message {
-	struct penstock_object_header headers[16];
-	char texts[16][128];
-	unsigned count;
-};
-
-static void put(struct message *m, const char *name, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static void put(struct message *m, const char *name, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(m->texts[m->count], sizeof(m->texts[0]), fmt, args);
-	va_end(args);
-	m->headers[m->count] = (struct penstock_object_header){name, m->texts[m->count]};
-	m->count++;
-}
-
-static const char *message_find(const void *user, const char *name)
-{
-	const struct message *m = user;
-
-	for (unsigned i = 0; i < m->count; i++)
-		if (!strcasecmp(m->headers[i].name, name))
-			return m->headers[i].value;
-	return NULL;
-}
 
 /* Composes the client's next request of the protocol for this window: PREPARE, READY or CANCEL.
  * Returns the number of its headers, or an error. */
@@ -683,6 +599,45 @@ static void waits_no_longer_than_its_limit(void **state)
 	close_sides(&s);
 }
 
+/* The card reports all bytes of a session at once, so the time without a report may be as long as a
+ * slow network needs for the whole session. The move of one piece of it has the same time. */
+static void waits_for_a_slow_network(void **state)
+{
+	static unsigned char local[BUFFER_LEN];
+	const struct penstock_object_seg segs[] = {{.ptr = local, .len = 4096},
+						   {.ptr = local + 4096, .len = BUFFER_LEN - 4096}};
+	struct sides s = {.staging_max = 0, .rate_min = 1u << 30};
+	struct penstock_object_verdict verdict;
+	struct penstock_object_window *window;
+	struct penstock_object_remote *remote;
+	struct message request, response;
+	struct penstock_object_done done;
+	int count;
+
+	(void)state;
+	open_sides(&s, false);
+	pattern(s.at, BUFFER_LEN, 5);
+	window = window_open(&s, PENSTOCK_WRITE, 0, BUFFER_LEN);
+	assert_true(compose(window, PENSTOCK_OBJECT_PREPARE, &request) > 0);
+	assert_int_equal(prepare(&s, &request, &response, &remote), 0);
+	assert_int_equal(penstock_object_ready(remote, 0, 0, 0), 0);
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 0, segs, 1, 0), 0);
+	/* Longer than timeout_ms of the server. */
+	count = penstock_object_wait(s.server, &done, 1, TIMEOUT_MS + 50);
+	if (count)
+		fail_msg("the move ended early: %lld %s", (long long)done.result, done.text);
+	assert_int_equal(pair(window, 200, &response, &verdict), PENSTOCK_OBJECT_DONE);
+	assert_int_equal(penstock_object_wait(s.server, &done, 1, 20000), 1);
+	assert_int_equal(done.result, 4096);
+	assert_int_equal(penstock_object_move(remote, PENSTOCK_WRITE, 4096, segs + 1, 1, 0), 0);
+	assert_int_equal(penstock_object_wait(s.server, &done, 1, 20000), 1);
+	assert_int_equal(done.result, BUFFER_LEN - 4096);
+	assert_memory_equal(local, s.at, BUFFER_LEN);
+	penstock_object_forget(remote);
+	assert_int_equal(penstock_object_release(window), 0);
+	close_sides(&s);
+}
+
 /* After the client has released a window, no byte from the server may arrive in the window's
  * memory. */
 static void fences_a_late_server(void **state)
@@ -823,6 +778,7 @@ int main(void)
 		cmocka_unit_test(decides_about_responses),
 		cmocka_unit_test(believes_the_card),
 		cmocka_unit_test(waits_no_longer_than_its_limit),
+		cmocka_unit_test(waits_for_a_slow_network),
 		cmocka_unit_test(fences_a_late_server),
 		cmocka_unit_test(survives_the_failure_of_each_call),
 		cmocka_unit_test(client_names_the_reason),

@@ -1,48 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the messages of hipobj-rc-v2 (s3/hipobj.h): the bounds of each field, and that values in
- * requests have the same digits as those of other implementations.
+ * Tests the messages of hipobj-rc-v2 (s3/hipobj.h): the bounds of each field, and that requests
+ * contain their values in the same format as requests of other implementations.
  */
 #include "test.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <strings.h>
 
-#include "s3/hipobj.h"
-
-#define HIPOBJ "hipobj-rc-v2"
-#define SESSION "00112233445566778899AABBccddeeff"
-
-/* The headers of a request. A test may change their values. */
-struct message {
-	struct penstock_object_header headers[16];
-	char texts[16][128];
-	unsigned count;
-};
-
-static void put(struct message *m, const char *name, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static void put(struct message *m, const char *name, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(m->texts[m->count], sizeof(m->texts[0]), fmt, args);
-	va_end(args);
-	m->headers[m->count] = (struct penstock_object_header){name, m->texts[m->count]};
-	m->count++;
-}
-
-static const char *message_find(const void *user, const char *name)
-{
-	const struct message *m = user;
-
-	for (unsigned i = 0; i < m->count; i++)
-		if (!strcasecmp(m->headers[i].name, name))
-			return m->headers[i].value;
-	return NULL;
-}
+#include "hipobj_message.h"
 
 static void parses_requests(void **state)
 {
@@ -100,8 +66,8 @@ static void parses_requests(void **state)
 	}
 }
 
-/* Other implementations of the protocol write the values with the same digits as the texts that
- * this case expects. */
+/* Requests must contain their values in the format that other implementations of the protocol use.
+ * The texts that this case expects have that format. */
 static void composes_requests(void **state)
 {
 	const struct pst_hipobj_prepare p = {PENSTOCK_WRITE, "/b/k?uploadId=1", "T", 77, 0, 0xa1,

@@ -251,9 +251,10 @@ static bool value_of(const struct answer *a, const char *name, char *out, size_t
 	return true;
 }
 
-/* Sends PREPARE, the request of hipobj-rc-v2 that opens a session. Its header `name` has the value
- * `value`. If `value` is NULL, the request does not have this header. */
-static struct answer prepare(const char *key, const char *name, const char *value)
+/* Sends PREPARE, the request of hipobj-rc-v2 that opens a session, for `size` bytes. Its header
+ * `name` has the value `value`. If `value` is NULL, the request does not have this header. */
+static struct answer prepare_size(const char *key, const char *name, const char *value,
+				  const char *size)
 {
 	const char *all[] = {"x-amz-rdma-protocol",
 			     "hipobj-rc-v2",
@@ -268,7 +269,7 @@ static struct answer prepare(const char *key, const char *name, const char *valu
 			     "x-amz-rdma-target",
 			     "/data/by-hand",
 			     "x-amz-rdma-size",
-			     "4096",
+			     size,
 			     NULL};
 	const char *list[20];
 	unsigned n = 0;
@@ -283,6 +284,11 @@ static struct answer prepare(const char *key, const char *name, const char *valu
 	}
 	list[n] = NULL;
 	return ask("POST", "/.hipobj-rc/prepare", key, list);
+}
+
+static struct answer prepare(const char *key, const char *name, const char *value)
+{
+	return prepare_size(key, name, value, "4096");
 }
 
 /* Sends READY (the request that starts a session's transfer) or CANCEL. `token` is the value of one
@@ -325,7 +331,7 @@ static void expect(const struct answer *a, int status, const char *text)
 
 /* ---- objects ---- */
 
-/* Writes the URL of an object. `rdma` is the value of the URL's parameter of that name. */
+/* Writes the URL of an object. `rdma` is the value of the URL's parameter `rdma`. */
 static void url_of(const char *key, const char *rdma, char out[300])
 {
 	snprintf(out, 300,
@@ -596,6 +602,53 @@ static void bounds_sessions(void **state)
 	assert_int_equal(fake_card.live, 0);
 }
 
+/* Opens a session of `mib` MiB. Returns the status, and stores the session's ID. */
+static int session_open(const char *key, unsigned mib, char id[64])
+{
+	char size[24];
+	struct answer a;
+
+	snprintf(size, sizeof(size), "%u", mib << 20);
+	/* READER may not write, so all sessions read. */
+	a = prepare_size(key, "x-amz-rdma-op", "GET", size);
+	if (a.status == 200)
+		assert_true(value_of(&a, "x-amz-rdma-session", id, 64));
+	else
+		expect(&a, 503, "SlowDown");
+	printf("# %s asks for %u MiB: %d\n", key ? key : "WRITER", mib, a.status);
+	return a.status;
+}
+
+/* An access key may have all memory of sessions, but only until another one wants some. */
+static void shares_memory(void **state)
+{
+	char ids[4][64], id[64];
+	struct answer a;
+
+	(void)state;
+	gateway_open("hipobj-rc-v2");
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(session_open(NULL, 64, ids[i]), 200);
+	assert_int_equal(session_open(NULL, 64, id), 503);
+	assert_int_equal(session_open("READER", 32, id), 503);
+	/* READER waits for memory, so WRITER does not get back what it gives up, down to its half.
+	 */
+	for (unsigned i = 0; i < 2; i++) {
+		a = proceed("cancel", NULL, ids[i], "deadbeef");
+		expect(&a, 200, NULL);
+		assert_int_equal(session_open(NULL, 32, id), 503);
+	}
+	assert_int_equal(session_open("READER", 32, id), 200);
+	assert_int_equal(session_open("READER", 96, id), 200);
+	/* READER has asked for too much, and thus does not count as waiting. */
+	assert_int_equal(session_open("READER", 64, id), 503);
+	a = proceed("cancel", NULL, ids[2], "deadbeef");
+	expect(&a, 200, NULL);
+	assert_int_equal(session_open(NULL, 64, ids[2]), 200);
+	gateway_end();
+	assert_int_equal(fake_card.live, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -604,6 +657,7 @@ int main(void)
 		cmocka_unit_test(ignores_a_token_in_a_ready),
 		cmocka_unit_test(stores_nothing_that_has_not_come),
 		cmocka_unit_test(bounds_sessions),
+		cmocka_unit_test(shares_memory),
 		cmocka_unit_test(moves_objects),
 		cmocka_unit_test(uses_http_instead),
 	};

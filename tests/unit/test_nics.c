@@ -9,8 +9,10 @@
 #include "test.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/machine/sysfs.h"
 #include "fake_card.h"
 #include "object/nic.h"
 #include "penstock_object.h"
@@ -45,10 +47,20 @@ unsigned __wrap_pst_nic_distance(const struct pst_wire_nic *nic, struct penstock
 	return dev ? far_gpu[number(nic)] : far_host[number(nic)];
 }
 
-bool __wrap_pst_nic_is_up(const struct pst_wire_nic *nic);
-bool __wrap_pst_nic_is_up(const struct pst_wire_nic *nic)
+bool __real_pst_nic_is_up(struct pst_wire_nic *nic);
+bool __wrap_pst_nic_is_up(struct pst_wire_nic *nic);
+bool __wrap_pst_nic_is_up(struct pst_wire_nic *nic)
 {
 	return !down[number(nic)];
+}
+
+static unsigned sysfs_opens;
+int __real_pst_sysfs_open(struct pst_sysfs *fs, const char *root);
+int __wrap_pst_sysfs_open(struct pst_sysfs *fs, const char *root);
+int __wrap_pst_sysfs_open(struct pst_sysfs *fs, const char *root)
+{
+	sysfs_opens++;
+	return __real_pst_sysfs_open(fs, root);
 }
 
 static struct penstock_object_client *client;
@@ -81,8 +93,8 @@ static void close_sides(void)
 	assert_int_equal(fake_card.live, 0);
 }
 
-/* Opens a window. Fails unless the client has chosen the card with this address, and gives this
- * reason. */
+/* Opens a window. Fails unless the client has chosen the card with this address. Also fails unless
+ * the reason that the client gives contains `why`. */
 static struct penstock_object_window *window_at(const char *address, const char *why)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
@@ -325,12 +337,34 @@ static void networks(void **state)
 	}
 }
 
+/* To read the state of a link takes longer than to open a window on the card. So it is read again
+ * only after some time. */
+static void link_state(void **state)
+{
+	struct pst_wire_nic nic = {.name = "lo"};
+
+	(void)state;
+	sysfs_opens = 0;
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(__real_pst_nic_is_up(&nic));
+	printf("# reads of the link's state: %u\n", sysfs_opens);
+	assert_int_equal(sysfs_opens, 1);
+	atomic_store(&nic.known_ms, 1);
+	assert_true(__real_pst_nic_is_up(&nic));
+	assert_int_equal(sysfs_opens, 2);
+	/* The state of the link is that of the last read. */
+	atomic_store(&nic.is_down, true);
+	assert_false(__real_pst_nic_is_up(&nic));
+	assert_int_equal(sysfs_opens, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(chosen_tcp1), cmocka_unit_test(chosen_rc1),
 		cmocka_unit_test(gpu),	       cmocka_unit_test(failures),
 		cmocka_unit_test(lists),       cmocka_unit_test(networks),
+		cmocka_unit_test(link_state),
 	};
 
 	test_use_standin();

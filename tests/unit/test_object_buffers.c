@@ -24,7 +24,7 @@ void *__wrap_calloc(size_t count, size_t size)
 }
 
 /* Requests buffers of `len` bytes until the upload returns none. The caller must set up->sending to
- * 1, because a caller without parts in flight would get more. */
+ * 1, because an upload without parts in flight may get buffers beyond its limit. */
 static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buffers, unsigned max)
 {
 	unsigned count = 0;
@@ -109,7 +109,7 @@ static void no_memory_for_a_part(void **state)
 		print_message("# calloc %u fails: %llu bytes counted, %llu allocated\n", failing,
 			      (unsigned long long)up->buffer_bytes, (unsigned long long)allocated);
 		assert_int_equal(up->buffer_bytes, allocated);
-		part_free(part);
+		pst_object_send_free(part);
 		free(up);
 	}
 }
@@ -127,17 +127,17 @@ static void kept_buffers(void **state)
 	while (kept_count)
 		free(kept[--kept_count]);
 	for (unsigned i = 0; i <= KEPT_MAX; i++) {
-		first[i] = buffer_alloc(up, KEPT_BYTES);
+		first[i] = pst_object_buffer_alloc(up, KEPT_BYTES);
 		first[i][0] = first[i][KEPT_BYTES - 1] = 1;
 	}
-	longer = buffer_alloc(up, 2 * KEPT_BYTES);
+	longer = pst_object_buffer_alloc(up, 2 * KEPT_BYTES);
 	pst_object_buffer_free(up, longer, 2 * KEPT_BYTES);
 	assert_int_equal(kept_count, 0);
 	for (unsigned i = 0; i <= KEPT_MAX; i++)
 		pst_object_buffer_free(up, first[i], KEPT_BYTES);
 	assert_int_equal(kept_count, KEPT_MAX);
 	for (unsigned i = 0; i < KEPT_MAX; i++)
-		again[i] = buffer_alloc(up, KEPT_BYTES);
+		again[i] = pst_object_buffer_alloc(up, KEPT_BYTES);
 	assert_int_equal(kept_count, 0);
 	for (unsigned i = 0; i < KEPT_MAX; i++)
 		for (unsigned k = 0; k < KEPT_MAX; k++)

@@ -57,7 +57,7 @@ static int64_t read_all(struct pst_object *object, struct pst_err *err)
 	int64_t result;
 
 	read.call.http.in_len = LEN;
-	result = read_check(&read);
+	result = read_check(&read) ? io.err.code : (int64_t)LEN;
 	*err = io.err;
 	print_message("# result %lld, reason \"%s\"\n", (long long)result, err->text);
 	return result;

@@ -2,9 +2,9 @@
 /*
  * Tests when the client of S3 over RDMA stops sending tokens, which let a server access the
  * client's memory. It stops for the rest of the process after the server has ignored a token, and
- * for a minute after the server has declined many tokens in a row. The test includes the source,
- * and sets the ends of pauses, so that it need not wait. What the server answers to windows in the
- * memory of a device does not count.
+ * for a minute after the server has declined many tokens in a row. Responses to tokens for device
+ * memory do not make it stop. The test includes the source. It sets the time at which a pause ends,
+ * so that it need not wait.
  */
 #include "test.h"
 
@@ -26,6 +26,15 @@ static const struct pst_wire_client_ops transport;
 static struct pst_wire_client wire_client; /* a client without network cards */
 static struct pst_wire_buffer wire_buffer = {.client = &wire_client};
 static struct pst_wire_grant inner = {.ops = &transport, .buffer = &wire_buffer};
+static int no_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *list,
+		  unsigned count, bool unless_waiting, struct pst_err *err)
+{
+	(void)dev, (void)kind, (void)list, (void)count, (void)unless_waiting;
+	return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "not called");
+}
+
+/* Devices that compute checksums, and others. */
+static const struct pst_device_ops sums = {.sum = no_sum}, no_sums;
 static struct penstock_device device = {.name = "test:0", .serial = 7};
 static struct pst_window host_window, device_window = {.dev = &device};
 
@@ -119,7 +128,7 @@ static void ignored(void **state)
 }
 
 static unsigned releases;
-/* whether a response had shown, before the last release, that servers have ended all transfers */
+/* whether a response had already shown at the last release that servers have ended all transfers */
 static bool settled;
 
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err)
@@ -211,6 +220,10 @@ static void device_windows(void **state)
 
 	(void)state;
 	assert_int_equal(answer_to(&windows, &device_window, "206", ""), PENSTOCK_OBJECT_DONE);
+	device.ops = &sums;
+	assert_int_equal(answer_to(&windows, &device_window, "206", "CRC64NVME AAAAAAAAAAA="),
+			 PENSTOCK_OBJECT_DONE);
+	device.ops = &no_sums;
 	assert_int_equal(answer_to(&windows, &device_window, "206", "CRC64NVME AAAAAAAAAAA="),
 			 PENSTOCK_OBJECT_RESEND);
 	for (unsigned i = 0; i < 2 * DECLINES_MAX; i++)
@@ -241,6 +254,16 @@ static void reached_devices(void **state)
 	pst_object_windows_tested(&windows, &device, NULL);
 	windows.reaches->asked_ns -= REACH_NS;
 	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), 1);
+	/* A process may open and close a device any number of times. The answer about the device
+	 * that had the same index is forgotten. */
+	pst_object_windows_tested(&windows, &other, &why);
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), 0);
+	assert_int_equal(pst_object_windows_reach(&windows, &device, &found), -EAGAIN);
+	assert_null(windows.reaches->next);
+	other.index = 1;
+	pst_object_windows_tested(&windows, &other, NULL);
+	assert_int_equal(pst_object_windows_reach(&windows, &other, &found), 1);
+	free(windows.reaches->next);
 	free(windows.reaches);
 }
 

@@ -7,16 +7,20 @@
  */
 #include "test.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "../standin/pst_standin.h"
 #include "object/plane_message.h"
 
 #define MIB (1u << 20)
@@ -24,15 +28,18 @@
 
 /* What the fake plane does when it receives the message of the kind plane.kind. CUT means: it
  * answers that a server was cut off from the window. */
-enum act { ANSWER, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
+enum act { ANSWER, HOLD, DIE, BE_SILENT, SEND_GARBAGE, REFUSE, END_TWICE, CUT, CUT_LOST };
 
 static char path[108];
 static struct plane {
 	int listener, fd;
 	_Atomic enum pst_plane_kind kind;
 	_Atomic enum act act;
-	int mem; /* descriptor of the memory that the library shares with the plane */
+	int mem;       /* descriptor of the memory that the library shares with the plane */
+	int lease;     /* descriptor of the lease of memory of a GPU */
+	bool releases; /* whether the plane ends the lease after the connection */
 	unsigned char *shared;
+	sem_t held, released; /* with HOLD: the message has arrived; the plane may go on */
 	pthread_t thread;
 } plane;
 
@@ -62,6 +69,10 @@ static bool act(const struct pst_plane_message *m)
 	bool ends = m->kind == PST_PLANE_START && !chosen;
 	struct pst_plane_message answer = {.kind = PST_PLANE_ANSWER, .seq = m->seq};
 
+	if (chosen && plane.act == HOLD) {
+		sem_post(&plane.held);
+		sem_wait(&plane.released);
+	}
 	if (chosen && plane.act == DIE)
 		return true;
 	if (chosen && plane.act == SEND_GARBAGE)
@@ -110,6 +121,8 @@ static void *plane_run(void *arg)
 			break;
 		if (m.kind == PST_PLANE_FD && m.fd.slot == 0)
 			plane.mem = fd;
+		else if (m.kind == PST_PLANE_FD && m.fd.slot == 1 && plane.mem < 0)
+			plane.lease = fd;
 		else if (m.kind == PST_PLANE_FD)
 			close(fd);
 		if (m.kind == PST_PLANE_FD)
@@ -126,6 +139,8 @@ static void *plane_run(void *arg)
 			break;
 	}
 	close(plane.fd);
+	if (plane.releases)
+		assert_int_equal(send(plane.lease, "", 1, MSG_NOSIGNAL), 1);
 	return NULL;
 }
 
@@ -143,7 +158,9 @@ static void plane_start(enum pst_plane_kind kind, enum act what)
 	assert_int_equal(listen(plane.listener, 4), 0);
 	plane.kind = kind;
 	plane.act = what;
-	plane.mem = -1;
+	plane.mem = plane.lease = -1;
+	sem_init(&plane.held, 0, 0);
+	sem_init(&plane.released, 0, 0);
 	assert_int_equal(pthread_create(&plane.thread, NULL, plane_run, NULL), 0);
 }
 
@@ -153,6 +170,8 @@ static void plane_join(void)
 	close(plane.listener);
 	if (plane.mem >= 0)
 		close(plane.mem);
+	if (plane.lease >= 0)
+		close(plane.lease);
 	unlink(path);
 }
 
@@ -342,7 +361,7 @@ static void in_flight(void **state)
 			assert_int_equal(penstock_object_release(windows[k]), 0);
 		}
 		assert_int_equal(users, 42 + 43);
-		/* Writes to the memory that the plane shares, as a server does that is late. The
+		/* As a late server does, writes to the memory that is shared with the plane. The
 		 * application's memory must not change. */
 		memset(theirs, 3, 3 * 8192);
 		assert_int_equal(mine[100], 2);
@@ -498,6 +517,136 @@ static void server_memory(void **state)
 	}
 }
 
+struct held_move {
+	struct penstock_object_remote *remote;
+	struct penstock_object_seg seg;
+	_Atomic bool done;
+	int result;
+};
+
+static void *held_move_run(void *arg)
+{
+	struct held_move *move = arg;
+
+	move->result = penstock_object_move(move->remote, PENSTOCK_READ, 0, &move->seg, 1, 0);
+	atomic_store(&move->done, true);
+	return NULL;
+}
+
+/* While the plane has not accepted a move, other threads can use the server. */
+static void slow_move(void **state)
+{
+	static const char token[] = "1000:1000:tcp1:127.0.0.1:1:00112233445566778899aabbccddeeff";
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_peer peer = PENSTOCK_OBJECT_PEER_INIT;
+	struct penstock_object_server *server;
+	struct held_move move = {.result = 1};
+	pthread_t thread;
+	void *mem;
+	char byte;
+
+	(void)state;
+	plane_start(PST_PLANE_MOVE, HOLD);
+	opts.plane = path;
+	opts.plane_ms = 2000;
+	assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+	assert_int_equal(penstock_object_server_alloc(server, NULL, MIB, &mem), 0);
+	assert_int_equal(
+		penstock_object_resolve(server, token, sizeof(token) - 1, &peer, &move.remote), 0);
+	move.seg = (struct penstock_object_seg){.ptr = mem, .len = 4096, .fd = -1};
+	assert_int_equal(pthread_create(&thread, NULL, held_move_run, &move), 0);
+	sem_wait(&plane.held);
+	assert_int_equal(penstock_object_server_free(server, &byte), -EINVAL);
+	assert_false(atomic_load(&move.done));
+	sem_post(&plane.released);
+	pthread_join(thread, NULL);
+	assert_int_equal(move.result, 0);
+	penstock_object_forget(move.remote);
+	penstock_object_server_close(server);
+	plane_join();
+}
+
+static size_t gpu_allocs(void)
+{
+	struct pst_standin_live live;
+	void (*query)(struct pst_standin_live *);
+
+	*(void **)&query = dlsym(dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), "pst_standin_live");
+	assert_non_null(query);
+	query(&live);
+	return live.allocs;
+}
+
+/* Allocates memory of a GPU, and closes the server or the client. With `by_call`, frees the memory
+ * by a call first. */
+static void gpu_memory_use(struct penstock_device *gpu, bool is_server, bool by_call)
+{
+	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
+	struct penstock_object_client_opts client_options = client_opts();
+	struct penstock_object_server *server;
+	struct penstock_object_client *client;
+	struct penstock_object_buffer *buffer;
+	struct penstock_object_window *window;
+	void *mem;
+
+	opts.plane = path;
+	opts.plane_ms = SILENCE_MS;
+	if (is_server) {
+		assert_int_equal(penstock_object_server_open(&opts, &server), 0);
+		assert_int_equal(penstock_object_server_alloc(server, gpu, MIB, &mem), 0);
+		if (by_call)
+			assert_int_equal(penstock_object_server_free(server, mem), 0);
+		penstock_object_server_close(server);
+		return;
+	}
+	assert_int_equal(penstock_object_client_open(&client_options, &client), 0);
+	assert_int_equal(penstock_object_alloc(client, gpu, MIB, &buffer), 0);
+	if (by_call)
+		assert_int_equal(penstock_object_unregister(buffer), 0);
+	else
+		assert_int_equal(
+			penstock_object_window_open(buffer, PENSTOCK_READ, 0, MIB, &window), 0);
+	penstock_object_client_close(client);
+}
+
+/* A plane that was stopped, or that has lost its connection, may still copy to or from memory of a
+ * GPU. This memory is freed only after the plane has released it. */
+static void gpu_memory(void **state)
+{
+	static const struct {
+		bool is_server, by_call;
+		enum act act; /* reaction to MEMORY_CLOSE */
+		bool releases;
+	} tries[] = {
+		{true, true, ANSWER, false}, /* the answer to MEMORY_CLOSE is enough */
+		{true, true, BE_SILENT, false},	 {true, true, DIE, false},
+		{true, true, DIE, true},	 {true, false, ANSWER, false},
+		{true, false, ANSWER, true},	 {false, true, ANSWER, false},
+		{false, true, BE_SILENT, false}, {false, true, DIE, true},
+		{false, false, ANSWER, false},	 {false, false, ANSWER, true},
+	};
+	struct penstock_device *gpu;
+
+	(void)state;
+	if (!getenv("PENSTOCK_LIBCUDA"))
+		test_skip("this case counts the allocations of the stand-in");
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+	for (unsigned i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		const bool freed =
+			tries[i].releases || (tries[i].by_call && tries[i].act == ANSWER);
+		const size_t before = gpu_allocs();
+
+		plane.releases = tries[i].releases;
+		plane_start(PST_PLANE_MEMORY_CLOSE, tries[i].act);
+		gpu_memory_use(gpu, tries[i].is_server, tries[i].by_call);
+		printf("# try %u: %zu allocations before, %zu after\n", i, before, gpu_allocs());
+		assert_int_equal(gpu_allocs(), before + !freed);
+		plane_join();
+	}
+	plane.releases = false;
+	penstock_device_close(gpu);
+}
+
 /* If a client uses a plane, the calls that only a client without a plane supports must fail. */
 static void without_plane(void **state)
 {
@@ -532,12 +681,19 @@ static void without_plane(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(greeting),	 cmocka_unit_test(questions),
-		cmocka_unit_test(in_flight),	 cmocka_unit_test(ended_twice),
-		cmocka_unit_test(without_plane), cmocka_unit_test(server_memory),
-		cmocka_unit_test(closed_open),	 cmocka_unit_test(cut_off),
+		cmocka_unit_test(greeting),
+		cmocka_unit_test(questions),
+		cmocka_unit_test(in_flight),
+		cmocka_unit_test(ended_twice),
+		cmocka_unit_test(without_plane),
+		cmocka_unit_test(server_memory),
+		cmocka_unit_test(closed_open),
+		cmocka_unit_test(cut_off),
 		cmocka_unit_test(greeting_with_signals),
+		cmocka_unit_test(gpu_memory),
+		cmocka_unit_test(slow_move),
 	};
 
+	test_use_standin();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "fake_card.h"
-#include "penstock_object.h"
+#include "sides.h"
 #include "wire/rc1.h"
 
 #define BUFFER_LEN (5u << 20)
@@ -26,63 +25,17 @@
 		fake_card_unlock();         \
 	} while (0)
 
-struct sides {
-	struct penstock_object_client *client;
-	struct penstock_object_server *server;
-	struct penstock_object_buffer *buffer;
-	struct penstock_device *gpu;
-	unsigned char *at;
-};
-
 static struct penstock_object_client *client_open(const char *transports)
 {
-	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
-	struct penstock_object_client *client;
+	const struct sides s = {.client_transports = transports};
 
-	opts.transports = transports;
-	opts.address = "127.0.0.1";
-	if (penstock_object_client_open(&opts, &client))
-		fail_msg("%s", penstock_errmsg());
-	return client;
+	return sides_client(&s);
 }
 
 static void open_sides(struct sides *s, const char *transports, bool gpu)
 {
-	struct penstock_object_server_opts opts = PENSTOCK_OBJECT_SERVER_OPTS_INIT;
-
-	fake_card_reset();
-	s->gpu = NULL;
-	if (gpu && penstock_device_open("cuda:0", NULL, &s->gpu) < 0)
-		fail_msg("%s", penstock_errmsg());
-	opts.channels = 1;
-	opts.timeout_ms = 2000;
-	s->client = client_open(transports);
-	assert_int_equal(penstock_object_server_open(&opts, &s->server), 0);
-	if (penstock_object_alloc(s->client, s->gpu, BUFFER_LEN, &s->buffer))
-		fail_msg("%s", penstock_errmsg());
-	s->at = penstock_object_ptr(s->buffer);
-}
-
-/* Closes both sides, and checks that no object of the card is left. */
-static void close_sides(struct sides *s)
-{
-	if (s->client) {
-		assert_int_equal(penstock_object_unregister(s->buffer), 0);
-		penstock_object_client_close(s->client);
-	}
-	penstock_object_server_close(s->server);
-	penstock_device_close(s->gpu);
-	assert_int_equal(fake_card.live, 0);
-}
-
-static struct penstock_object_window *window_open(struct sides *s, enum penstock_op op,
-						  uint64_t off, uint64_t len)
-{
-	struct penstock_object_window *window;
-
-	if (penstock_object_window_open(s->buffer, op, off, len, &window))
-		fail_msg("%s", penstock_errmsg());
-	return window;
+	*s = (struct sides){.client_transports = transports, .timeout_ms = 2000, .len = BUFFER_LEN};
+	sides_open(s, gpu);
 }
 
 static const char *transport_of(const struct penstock_object_window *window)
@@ -340,8 +293,8 @@ static void *writer_run(void *arg)
 	return NULL;
 }
 
-/* A server moves bytes to a window. When `after` transfers have ended, releases the window and
- * writes to its memory. No later transfer may change these bytes. */
+/* While a server moves bytes to a window, waits until `after` transfers have ended. Then releases
+ * the window and writes to its memory. No later transfer may change these bytes. */
 static void release_within(struct sides *s, unsigned char *local, unsigned after)
 {
 	struct penstock_object_window *window = window_open(s, PENSTOCK_READ, 0, BUFFER_LEN);
@@ -678,8 +631,8 @@ static void strangers_do_not_lock_out_servers(void **state)
 		assert_int_equal(fake_verbs.connect(ids[i], &param), 0);
 	}
 	assert_int_equal(move_by(&s, &token, PENSTOCK_READ, 0, local, 4096), 4096);
-	/* Each connection of the client has a queue pair and an id. Each id that this test has
-	 * created is an object, too. */
+	/* The card counts objects. Each connection of the client is two objects, a queue pair and
+	 * an id. Each id that this test has created is one more object. */
 	fake_card_lock();
 	open = fake_card.live;
 	fake_card_unlock();
@@ -735,7 +688,7 @@ static void other_programs_get_no_transfer(void **state)
 /* ---- failures ---- */
 
 /* Opens both sides and moves bytes while call `number` of the card fails. Returns false if fewer
- * calls were made. */
+ * than `number` calls were made. */
 static bool fail_call(unsigned number)
 {
 	static unsigned char mem[300000], local[300000];

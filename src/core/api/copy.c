@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements penstock_copy, which copies between the memories of two devices or within one device.
- * Copies between a GPU and pinned host memory are queued on the copy queue of a lane that the
- * calling thread borrows. The function waits only for the last of these copies. Any other copy is
- * made directly by the destination device's backend, if it can. Else the copy goes through a slot,
- * which is a piece of a borrowed lane's pinned staging memory. Read and write requests do not use
- * this file.
+ * For this, the calling thread borrows a lane, which is a set of copy queues and pinned staging
+ * memory of one device. It queues copies between a GPU and pinned host memory on the lane's copy
+ * queue, and waits only for the last of them. Any other copy is made directly by the destination
+ * device's backend, if the backend can do so. Else it goes through a slot, which is a piece of
+ * the lane's staging memory. Read and write requests do not use this file.
  */
 #include <stdatomic.h>
 
@@ -117,7 +117,7 @@ static int run_wait(struct copy_run *run, struct pst_err *err)
 		   : 0;
 }
 
-/* Waits for the copies of the run, and gives its lane back to the pump. */
+/* Waits for the copies of the run, and gives the borrowed lane back to the device's pump. */
 static int run_end(struct copy_run *run, struct pst_err *err)
 {
 	int ret = run_wait(run, err);

@@ -45,9 +45,9 @@ static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
 
 /* Returns the index of the first path of the plan that can carry bytes of the range and is fast
  * enough for a range of this length. A path is fast enough from a minimum length on, which
- * pst_plan_least returns; the plan's last path is for any length. If no such path is fast enough,
- * returns the first path that can carry bytes of the range. Returns -1 if no path can carry the
- * range's unaligned ends. */
+ * pst_plan_least returns. The plan's last path counts as fast enough for any length. If no path
+ * that can carry bytes of the range is fast enough, returns the first path that can carry bytes of
+ * it. Returns -1 if no path can carry the range's unaligned ends. */
 static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
 			   enum pst_residency residency, const struct range *r)
 {
@@ -73,7 +73,7 @@ static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *
 	return whole ? found : -1;
 }
 
-/* Sets the reason why a path is not used in the path's row of the result, and the sentence that
+/* Stores in a path's row of the result the reason why the path is not used, and the sentence that
  * penstock_why_text has for this reason. */
 static void row_set_why(struct penstock_explain_path *row, enum penstock_why why)
 {
@@ -115,9 +115,8 @@ static int plan_mixed_path(const struct pst_plan *plan, int warm)
 	return plan->mixed > 1 && warm == list[0] ? list[1] : -1;
 }
 
-/* A plan may use several paths for one request at the same time. This function sets
- * PENSTOCK_WHY_NOT_QUICK in the rows of those of them that the request does not use because it has
- * too few bytes. */
+/* A plan may use several paths for one request at the same time. If the request has too few bytes
+ * for some of these paths, this function sets PENSTOCK_WHY_NOT_QUICK in the rows of those paths. */
 static void rows_mark_mixed(const struct pst_plan *plan, struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < plan->mixed; i++) {

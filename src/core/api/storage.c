@@ -23,8 +23,8 @@
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
-/* Number of storages opened so far. From this number each storage gets its cache_bit: the bit that
- * marks the storage in a lane's 64-bit mask of storages that the lane caches state of. */
+/* Number of storages opened so far. It decides the cache_bit of the next storage. Each lane has a
+ * 64-bit mask of the storages whose state it caches; cache_bit is the bit of one storage there. */
 static _Atomic unsigned opened;
 
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
@@ -205,6 +205,7 @@ int penstock_storage_get_info(const struct penstock_storage *st, struct penstock
 		.parts_rdma = facts->parts_far,
 		.parts_http = facts->parts_near,
 		.parts_why = facts->parts_near ? facts->why_near.text : NULL,
+		.parts_device = facts->parts_device,
 	};
 	return pst_struct_copy_out(info, &ours, sizeof(ours));
 }

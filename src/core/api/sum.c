@@ -78,7 +78,7 @@ static int ranges_sum(struct pst_sum *list, unsigned count, struct pst_err *err)
 		struct penstock_device *dev = list[0].dev;
 
 		if (dev)
-			ret = dev->ops->sum(dev, list, n, err);
+			ret = dev->ops->sum(dev, PST_SUM_CRC32C, list, n, false, err);
 		list += n;
 		count -= n;
 	}
@@ -88,7 +88,7 @@ static int ranges_sum(struct pst_sum *list, unsigned count, struct pst_err *err)
 static void result_copy_out(struct penstock_sum_args *sums, const struct pst_sum *sum)
 {
 	char *element = (char *)sums + sum->index * sums->size;
-	uint32_t crc32c = pst_crc32c_finish(sum->raw, sum->len);
+	uint32_t crc32c = pst_crc32c_finish((uint32_t)sum->raw, sum->len);
 
 	memcpy(element + offsetof(struct penstock_sum_args, crc32c), &crc32c, sizeof(crc32c));
 }

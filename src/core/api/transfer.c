@@ -15,8 +15,8 @@
 #include "core/route/route.h"
 
 /* Open queues for synchronous transfers, which are kept to avoid opening a queue for each transfer.
- * A call takes a queue from this table and puts it back at its end. The queues belong to no thread,
- * so a thread that exits leaves no queue open. */
+ * A call takes a queue from this table, and at the end of the call puts it back. The queues belong
+ * to no thread, so a thread that exits leaves no queue open. */
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
@@ -33,7 +33,7 @@ static void spare_put(struct penstock_queue *q)
 	penstock_queue_close(q);
 }
 
-/* Takes a queue that accepts as many segments as the request has from the table `spare`, or opens
+/* Takes a queue from the table `spare` that accepts as many segments as the request has, or opens
  * one. While searching, it closes the first queue with too small a limit, so that the table has
  * room for a newly opened queue. */
 static int spare_get(const struct penstock_req *req, struct penstock_queue **out)
@@ -146,7 +146,7 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
 	/* Borrow a lane of this device and give it back at once. The first borrowing opens the
-	 * lane, which takes time, so that the first transfer need not open it. */
+	 * lane, which takes time. So the first transfer need not open it. */
 	lane = pst_pump_borrow(atomic_load(&dev->pump));
 	if (lane)
 		pst_pump_return(lane);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Delays driver calls that synchronise a whole device until no CUDA stream of the device waits for
- * a request of this library: see device_sync.h. Called by backends, by all code that frees or
- * registers memory, and by core/queue/stream.c. This file must never make a driver call itself.
+ * Makes the driver calls that synchronise a whole device wait until no CUDA stream of the device
+ * waits for a request of this library: see device_sync.h. Called by backends, by all code that
+ * frees or registers memory, and by core/queue/stream.c. This file must never make a driver call
+ * itself.
  */
 #include "core/base/device_sync.h"
 

@@ -152,8 +152,8 @@ static void device_end(struct penstock_device *dev)
 
 	while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 		pst_backoff(&times);
-	/* Stop the device's worker threads, which waits for the device's requests. Afterwards no
-	 * stream waits for one of these requests. */
+	/* Stop the device's worker threads. This call waits for the device's requests, so no stream
+	 * waits for one of these requests afterwards. */
 	if (pump_runs(dev))
 		dev->hooks->stop(dev);
 	invalidate_others(dev);

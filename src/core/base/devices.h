@@ -23,7 +23,7 @@ struct pst_device_hooks {
 	 * function blocks until all these threads have dropped it. */
 	void (*invalidate)(struct penstock_device *dev, struct penstock_storage *st,
 			   struct penstock_device *closing);
-	/* Runs the loop body once for each inline lane of this device that the calling thread owns.
+	/* Lets the inline lanes of this device make progress, if they belong to the calling thread.
 	 * An inline lane (queue/inline_lane.h) carries requests without a thread of its own. */
 	void (*help)(struct penstock_device *dev);
 };
@@ -56,7 +56,7 @@ int pst_device_start(struct penstock_device *dev, struct pst_err *err);
 /* Makes the worker threads of all devices drop what they have cached about a storage that is being
  * closed. */
 void pst_devices_invalidate(struct penstock_storage *st);
-/* Runs the loop body once for each inline lane of any device that the calling thread owns. */
+/* Calls the hook `help` of each device whose pump runs. */
 void pst_devices_help(void);
 
 /* pst_devices_hold_all prevents the devices in the mask from being closed, and
@@ -65,9 +65,9 @@ void pst_devices_help(void);
 void pst_devices_hold_all(uint64_t mask);
 void pst_devices_release_all(uint64_t mask);
 
-/* Call pst_devices_hold_all or pst_devices_release_all, unless the mask is 0. The mask has a bit
- * for each device that a request uses besides the device whose worker threads carry it. These
- * wrappers are inline because most requests use no such device. */
+/* The next two functions call pst_devices_hold_all and pst_devices_release_all, unless the mask is
+ * 0. The mask has a bit for each device that a request uses besides the device whose worker threads
+ * carry the request. The functions are inline because most requests use no such device. */
 static inline void pst_devices_hold(uint64_t mask)
 {
 	if (mask)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Logging to stderr. The environment variable PENSTOCK_LOG sets the levels: "warn,rdma:debug" sets
- * level warn for all backends and then level debug for backend rdma. Messages are in lower case,
- * and each value follows its name. Code that carries requests may log only if something fails,
- * because each message is a system call.
+ * the level "warn" for all backends, except "debug" for the backend "rdma". Messages are in lower
+ * case, and each value follows its name. Code that carries requests may log only if something
+ * fails, because each message is a system call.
  */
 #ifndef PST_CORE_LOG_H
 #define PST_CORE_LOG_H

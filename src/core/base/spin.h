@@ -69,9 +69,9 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	return false;
 }
 
-/* Waits a moment in a loop that polls for an event. No other thread wakes the loop when the event
- * comes, which may take as long as a read. *times counts the calls and starts at 0. The first 100
- * calls yield the CPU, later calls sleep for 100 us. */
+/* Waits a moment in a loop that polls for an event. It may take as long as a read until the event
+ * comes, and no other thread wakes the loop then. *times counts the calls and starts at 0. The
+ * first 100 calls yield the CPU, later calls sleep for 100 us. */
 static inline void pst_backoff(unsigned *times)
 {
 	if ((*times)++ < 100)

@@ -2,11 +2,11 @@
 /*
  * Implements the life of a chunk, which is a range of bytes that moves as one unit. A lane, usually
  * a worker thread, takes a chunk from its pool, transfers it to or from the storage, copies it, and
- * completes it. A chunk that failed on one path is retried on the next path that the request's
- * class allows. Reports count the CPU copies and memory traffic of the failed try, but do not count
- * its bytes as transferred. Paths and the lane's loop call these functions, on the lane's thread
- * only. They must never allocate memory, with one exception: a lane that a caller's thread has
- * borrowed opens a copy queue at its first copy to a device.
+ * completes it. A chunk that failed on one path is retried on the next path that the required class
+ * (kind of path) allows. Reports count the CPU copies and memory traffic of the failed try, but do
+ * not count its bytes as transferred. Paths and the lane's loop call these functions, on the lane's
+ * thread only. They must never allocate memory, with one exception: a lane that a caller's thread
+ * has borrowed opens a copy queue at its first copy to a device.
  */
 #include "core/lane/chunk.h"
 
@@ -32,8 +32,8 @@
  * the lane records one ticket for several copies, which together have at least this many bytes. It
  * is half of a lane's staging memory, so that drives can fill the other half at the same time. */
 #define RECORD_BYTES (8u << 20)
-/* Copies of fewer bytes in total get their ticket in the next pass of the lane's loop, or when
- * older copies are done. */
+/* New copies with fewer than this many bytes in total get their ticket later than longer ones: in
+ * the next pass of the lane's loop, or when older copies are done. */
 #define RECORD_MIN (256u << 10)
 #define COPYQ_WAITS (PST_LANE_CHUNKS + PST_PASSED_MAX)
 #define TICKETS 8 /* expected number of tickets in flight on one copy queue */
@@ -176,6 +176,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->iov = &io->one;
 	io->iov_count = 1;
 	io->window = NULL;
+	io->dev = NULL;
 	io->by_window = io->by_dma = false;
 	io->done = done;
 	io->err.code = 0;
@@ -433,9 +434,9 @@ static bool copyq_may_hold(const struct pst_lane *lane, const struct pst_copyq *
 	return lane->copy_bytes < RECORD_MIN && !copyq_record_due(copyq);
 }
 
-/* Called when one device's copy queue has completed its copies of the chunk. After the last of the
- * chunk's copy queues, the chunk's path continues. If another lane has queued the copies, that lane
- * first passes the chunk back to the lane that owns it. */
+/* Called when one device's copy queue has completed its copies of the chunk. The last call for a
+ * chunk lets the chunk's path continue. If another lane has queued the copies, that lane first
+ * passes the chunk back to the lane that owns it. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
 	struct pst_lane *own = chunk->lane;
@@ -536,8 +537,8 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	return 0;
 }
 
-/* Moves the chunks that other lanes have passed to this lane for copying from lane->passed to the
- * end of the list lane->passed_todo. */
+/* Other lanes pass chunks to this lane, which then makes their copies. This function moves these
+ * chunks from lane->passed to the end of the list lane->passed_todo. */
 static void passed_take(struct pst_lane *lane)
 {
 	struct pst_chunk *list;
@@ -677,8 +678,8 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Chooses the next path for a chunk that cannot stay on its path for the reason `why`. Only paths
- * that the request's class allows are chosen. Counts a retry. Returns -1 if no path is left, if the
+/* Chooses the next path for a chunk that must leave its path for the reason `why`. Only paths
+ * that the required class allows are chosen. Counts a retry. Returns -1 if no path is left, if the
  * request is cancelled or has failed, or if its deadline has passed and the storage can cancel
  * transfers. */
 static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, uint64_t *len,
@@ -692,8 +693,8 @@ static int chunk_next_path(struct pst_chunk *chunk, const struct pst_err *why, u
 		return -1;
 	chunk->tried |= (uint16_t)(1u << chunk->path);
 	next = pst_claim_retry(chunk, true, len, pad);
-	/* Store this failure as the reason that the request's report gives for not using the path.
-	 * It replaces any earlier reason. */
+	/* Store the reason why the path is not used. The request's report shows the last reason of
+	 * each path. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)why->why,
 			      memory_order_relaxed);
 	if (next < 0)
@@ -737,7 +738,7 @@ void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why)
 	chunk_restart(chunk, chunk->path, chunk->len, chunk->pad);
 }
 
-/* Restarts a failed chunk on the next path that the request's class allows. Returns false if no
+/* Restarts a failed chunk on the next path that the required class allows. Returns false if no
  * path is left, or if the request is cancelled or has failed. */
 static bool chunk_retry(struct pst_chunk *chunk)
 {

@@ -71,14 +71,13 @@ void pst_chunk_direct_end(struct pst_chunk *chunk);
 int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		   void (*after)(struct pst_chunk *chunk, int result));
 
-/* Changes chunk->path to the next path that the request's class allows, without moving any bytes. A
- * path calls it when it finds that the bytes have in fact moved over that next path, for the reason
- * `why`. The report then names the right path. Returns false if no such path exists: the caller
- * must then fail the chunk. */
+/* A path calls this function if it finds that the chunk's bytes have in fact moved over the next
+ * path that the required class allows, for the reason `why`. Sets chunk->path to that path, so
+ * that the report names the right path, and moves no bytes. Returns false if no such path exists:
+ * the caller must then fail the chunk. */
 bool pst_chunk_demote(struct pst_chunk *chunk, const struct pst_err *why);
 
-/* Counts that the chunk is retried on the same path, for the reason `why`, which reports then
- * show. */
+/* Counts a retry of the chunk on the same path. Reports then show `why` as the reason. */
 void pst_chunk_note(struct pst_chunk *chunk, const struct pst_err *why);
 /* Does the same as pst_chunk_note, and puts the chunk on the lane's list of deferred chunks. The
  * lane then starts it again on its path. */
@@ -87,8 +86,8 @@ void pst_chunk_again(struct pst_chunk *chunk, const struct pst_err *why);
 /* ---- for lanes ---- */
 
 /* Asks the storage to cancel the chunk's transfer if the chunk's request was cancelled or is past
- * its deadline. Returns whether it has asked: false also if no transfer is in progress, or if the
- * storage cannot cancel. */
+ * its deadline. Does not ask if no transfer is in progress, or if the storage cannot cancel.
+ * Returns whether it has asked. */
 bool pst_chunk_cancel(struct pst_chunk *chunk);
 /* If the request is cancelled or past its deadline, fails the chunk, which must not have started,
  * and returns true. Else returns false, and the lane starts the chunk. */

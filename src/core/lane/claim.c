@@ -33,10 +33,10 @@
 /* Maximum number of bytes by which a chunk is shortened to avoid that its end separates a single
  * byte from the rest of a row. */
 #define SHORTEN_MAX 4
-#define CHUNK_MIN 16u /* minimum length of a chunk that a query of the page cache shortens */
+#define CHUNK_MIN 16u /* minimum length to which a query of the page cache shortens a chunk */
 
-/* Returns how many bytes of the request's current phase no lane has claimed, from position
- * place->pos on. */
+/* Returns how many bytes, from position place->pos on, no lane has claimed yet. Counts only bytes
+ * of the request's current phase. */
 static uint64_t place_rest(const struct pst_request *req, const struct pst_place *place)
 {
 	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
@@ -45,10 +45,10 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 }
 
 /* Returns the minimum number of unclaimed bytes with which a lane may start a chunk on a mixed
- * path, while other lanes use the plan's next path. `at` is the path's position in the plan's list
- * for cached bytes. With fewer bytes, the other lanes would finish the request long before this
- * chunk. If other requests are in flight, the other lanes work on those meanwhile, so fewer bytes
- * are enough. */
+ * path, that is, a path that is used while other lanes use the plan's next path. `at` is the path's
+ * position in the plan's list for cached bytes. With fewer bytes, the other lanes would finish the
+ * request long before this chunk. If other requests are in flight, the other lanes work on those
+ * meanwhile, so fewer bytes are enough. */
 static uint64_t mixed_least(const struct pst_request *req, const struct pst_place *place,
 			    unsigned at)
 {
@@ -250,9 +250,9 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 	return len > tail ? len - tail : 0; /* the last `tail` bytes become another chunk */
 }
 
-/* Returns false if the request is stream-ordered and the path cannot carry these bytes. All bytes
- * of a stream-ordered request pass through its own pinned memory (its stage), except on paths that
- * move no bytes. */
+/* Returns false if the request is stream-ordered and the path cannot carry these bytes. The bytes
+ * of a stream-ordered request pass through its own pinned memory (its stage). So only a path that
+ * copies through staging slots can carry them, or path `null`, which moves no bytes. */
 static bool stream_allows(const struct pst_request *req, const struct pst_place *place,
 			  unsigned index)
 {
@@ -260,8 +260,9 @@ static bool stream_allows(const struct pst_request *req, const struct pst_place 
 
 	if (!req->stream || pst_paths[index]->traits.synchronous)
 		return true;
-	/* In a rowwise span the rows are next to each other in the stage. So their positions do not
-	 * match the storage's blocks, as a path with an alignment requires. */
+	/* The rows of a rowwise span have gaps between them in the storage, but not in the stage.
+	 * So their positions in the stage do not match the storage's blocks, as a path with an
+	 * alignment requires. */
 	return facts->slotted && (!place->span->rowwise || facts->off_align <= 1);
 }
 
@@ -471,8 +472,8 @@ static int choose_blind(struct pst_request *req, const struct pst_place *place, 
 	return path;
 }
 
-/* Stores the error that no path that the request may use can carry the first bytes of `place`, and
- * returns its code. */
+/* Stores and returns the error for the case that the first bytes of `place` cannot be carried by
+ * any path that the request may use. */
 static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 		      const struct pst_place *place)
 {
@@ -606,8 +607,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A chunk whose call was timed was read through the page cache. So it is retried on the
-	 * paths that the plan lists for cached bytes. */
+	/* If the chunk's system call was timed, it was a read through the page cache. So the chunk
+	 * is retried on the paths that the plan lists for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
 	/* If the drive failed a write, or a server had no space for it, the retry must not use
 	 * the page cache. The page cache would report success before the bytes are on the
@@ -619,8 +620,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	/* If the plan uses several paths at the same time, the chunk may have begun in the middle
-	 * of the list. So try the paths before its path, too. */
+	/* If the plan uses several paths at the same time, the chunk's first path may be one in the
+	 * middle of the list. So try the paths before it, too. */
 	if (next)
 		i = r == PST_WARM && plan->mixed > 1 ? 0 : i + 1;
 	for (; i < count; i++) {

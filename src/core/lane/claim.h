@@ -9,7 +9,7 @@
 /* A claim: bytes of a request that a lane has reserved, to be moved as one chunk over one path. */
 struct pst_claim {
 	struct pst_route *route;
-	unsigned span;	   /* index of a span of the request */
+	unsigned span;	   /* index of the request's span (contiguous range of storage) */
 	uint64_t off, len; /* offset and length in the storage */
 	/* Number of bytes after the first `len` bytes that move too, so that the last block is
 	 * whole. Their memory is the spare memory (`room`) after the segment's buffer. */
@@ -17,8 +17,8 @@ struct pst_claim {
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
 	bool fills_cache;  /* see struct pst_chunk */
-	/* The lane measures the duration of the chunk's system call, which shows whether the bytes
-	 * were in the page cache. */
+	/* Whether the lane measures the duration of the chunk's system call. The duration shows
+	 * whether the bytes were in the page cache. */
 	bool timed;
 };
 

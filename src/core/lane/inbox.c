@@ -19,7 +19,7 @@ void pst_inbox_wake(struct pst_lane *lane)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load_explicit(&lane->asleep, memory_order_relaxed) && lane->wake_fd >= 0 &&
 	    write(lane->wake_fd, &one, sizeof(one)) < 0)
-		return; /* the eventfd's counter is full, so it has been woken already */
+		return; /* the eventfd's counter is full, so the lane will wake anyway */
 }
 
 /* ---- requests ---- */

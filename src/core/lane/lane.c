@@ -126,7 +126,7 @@ static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
 				: lane_open_engine(lane, err);
 }
 
-/* Allocates the buffer through which path bounce copies cached bytes to a GPU. Only the worker
+/* Allocates the buffer through which path `bounce` copies cached bytes to a GPU. Only the worker
  * threads' lanes use it, and only for a device whose memory the CPU cannot address. */
 static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 {
@@ -234,7 +234,7 @@ void pst_lane_want_engine(struct pst_lane *lane)
 	if (!lane->engine_due)
 		return;
 	lane->engine_due = false;
-	if (lane_open_engine(lane, &err)) { /* it cannot be opened, so keep the plain engine */
+	if (lane_open_engine(lane, &err)) { /* an error; the lane keeps the plain engine */
 		lane->engine_ops = plain_ops;
 		lane->engine = plain;
 		return;
@@ -249,7 +249,7 @@ void pst_lane_pin(struct pst_lane *lane)
 }
 
 /* Returns whether the lane shall pin the second part of its staging memory. It shall if it has run
- * out of slots, but not while another lane of the device is pinning its own. */
+ * out of slots, and no other lane of the device is pinning staging memory at the moment. */
 static bool lane_may_grow(const struct pst_lane *lane)
 {
 	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
@@ -261,7 +261,7 @@ static bool lane_may_grow(const struct pst_lane *lane)
 static int lane_grow(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
-	/* not read: lane->call_why keeps the reason */
+	/* Nobody reads `why`, because lane_pin_to also stores the reason in lane->call_why. */
 	struct pst_err why;
 
 	if (!lane_may_grow(lane) ||
@@ -271,7 +271,7 @@ static int lane_grow(struct pst_lane *lane)
 	pst_slots_rest(&lane->slots);
 	lane->wants_ring = false;
 	atomic_store_explicit(&pump->growing, false, memory_order_release);
-	/* Wake the other lanes, because one of them may be waiting to pin its own second part. */
+	/* Wake the other lanes, because one of them may be waiting to pin staging memory, too. */
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_inbox_wake(&pump->lanes[i]);
 	return 1;
@@ -318,7 +318,7 @@ static void req_synced(struct pst_io *io)
 	if (io->result < 0)
 		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_last_bytes_done(req, 1); /* a sync counts as one byte of its phase, the last one */
+	pst_req_last_bytes_done(req, 1); /* the sync counts as the only byte of its phase */
 }
 
 /* Starts the sync of a durable write. It is the last phase of the request. */
@@ -431,11 +431,11 @@ static struct pst_lane *lane_least_load(const struct pst_lane *lane, uint64_t ta
 	return best;
 }
 
-/* Passes the request to other lanes of the device, so that they share the work. Their number is
- * what the path of its first chunk needs for full speed, but at most one lane for each chunk that
- * is left. Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort
- * balanced, at most three quarters of the device's lanes share a request. Does nothing if the
- * request has been passed on before. */
+/* Passes the request to other lanes of the device, so that they share the work. As many lanes share
+ * it as the path of `chunk` needs for full speed, but at most one lane for each chunk that is left.
+ * Waking seven lanes takes 23 us, in which one lane copies 200 KiB (H200). With effort
+ * PENSTOCK_BALANCED, at most three quarters of the device's lanes share a request, but at least two
+ * may. Does nothing if the request has been passed on before. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -479,9 +479,10 @@ static bool lane_may_exchange(const struct pst_lane *lane)
 	       atomic_load_explicit(&lane->returned, memory_order_relaxed);
 }
 
-/* Sets lane->drives. Starting a chunk on a mixed path occupies the device's driver, so other lanes
- * pass their copies of the same storage's bytes to this lane meanwhile. `chunk` is the chunk that
- * the lane starts, or NULL if it starts none. */
+/* Sets lane->drives. A mixed path is used while the request's other lanes use another path.
+ * Starting a chunk on it occupies the device's driver, so other lanes pass their copies of the same
+ * storage's bytes to this lane meanwhile. `chunk` is the chunk that the lane starts, or NULL if it
+ * starts none. */
 static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct penstock_storage *st = NULL;
@@ -494,8 +495,8 @@ static void lane_set_drives(struct pst_lane *lane, const struct pst_chunk *chunk
 		atomic_store_explicit(&lane->drives, st, memory_order_relaxed);
 }
 
-/* Limits the length of the request's next mixed chunk, so that starting it takes at most
- * MIXED_START_NS. Starting the previous mixed chunk, which had `len` bytes, took `ns`
+/* Limits the length of the request's next mixed chunk (see MIXED_START_NS), so that starting it
+ * takes at most MIXED_START_NS. Starting the previous mixed chunk, which had `len` bytes, took `ns`
  * nanoseconds. */
 static void req_limit_mixed(struct pst_request *req, uint64_t len, uint64_t ns)
 {

@@ -19,7 +19,7 @@
 #include "core/ops.h"
 #include "core/request/request.h"
 
-/* Size of the buffer through which path bounce copies bytes from the page cache to a GPU. The
+/* Size of the buffer through which path `bounce` copies bytes from the page cache to a GPU. The
  * buffer must fit in the CPU's second-level (L2) cache, which has only 512 KiB on small
  * processors. */
 #define PST_L2_BOUNCE_BYTES (128u << 10)
@@ -46,8 +46,8 @@ struct pst_lane {
 	 * are not registered with the engine. Constant once the lane is open, because any thread
 	 * may read this member of the first lane. */
 	struct pst_err engine_why;
-	/* The latest reason of the kind of engine_why, for reports. Only the lane's thread accesses
-	 * it. */
+	/* The reason of the lane's latest error of the two kinds that engine_why describes, for
+	 * reports. Only the lane's thread accesses it. */
 	enum penstock_why call_why;
 	/* The lane has not opened its preferred engine. The first call that needs it opens it. */
 	bool engine_due;
@@ -75,7 +75,7 @@ struct pst_lane {
 	/* A chunk found no free slot, so the lane shall pin the second part of its staging
 	 * memory. */
 	bool wants_ring;
-	/* Buffer of PST_L2_BOUNCE_BYTES for path bounce; NULL if the lane needs none. */
+	/* Buffer of PST_L2_BOUNCE_BYTES for path `bounce`; NULL if the lane needs none. */
 	char *l2_buffer;
 	struct pst_ring ring;
 	struct pst_slots slots;
@@ -93,8 +93,8 @@ struct pst_lane {
 	/* Time in ns at which a submitting thread last saw that `turns` had changed, or that the
 	 * lane was idle. An old time means that the lane may hang. */
 	_Atomic uint64_t turned_ns;
-	/* Number of incomplete requests that the pump has passed to this lane before any other
-	 * lane. */
+	/* Number of incomplete requests that were submitted to this lane. Requests that another
+	 * lane has passed on to this lane do not count. */
 	_Atomic unsigned requests;
 	/* Copy queues that other threads have opened for this lane. */
 	_Atomic(struct pst_copyq *) given;
@@ -106,8 +106,8 @@ struct pst_lane {
 	 * of that chunk; otherwise NULL. The request's other lanes then pass their copies to this
 	 * lane, because their own calls of the driver would wait. */
 	_Atomic(struct penstock_storage *) drives;
-	_Atomic(struct pst_chunk *) passed;   /* chunks of other lanes that it shall copy */
-	_Atomic(struct pst_chunk *) returned; /* its chunks, copied by another lane */
+	_Atomic(struct pst_chunk *) passed;   /* chunks of other lanes that this lane shall copy */
+	_Atomic(struct pst_chunk *) returned; /* this lane's chunks that another lane has copied */
 	/* Chunks that other lanes have passed to this lane: the list of those whose copies are not
 	 * queued yet, and the number of those whose copies are queued. */
 	struct pst_chunk *passed_todo, **passed_todo_end;

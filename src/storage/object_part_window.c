@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements object_part_window.h. A lane copies bytes of the device's memory into the window of
+ * their part. Bytes in host memory that belong into the same part are kept as patches, which are
+ * copied into the window when the part is full. So no write waits for a call of the driver.
+ *
+ * The windows together have at most PLACE_BYTES. They stay until the upload is closed, and with
+ * them their devices.
+ */
+#include "storage/object_part_window.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/device_sync.h"
+#include "core/base/devices.h"
+#include "storage/object_buffer.h"
+#include "storage/object_part.h"
+
+#define PLACE_BYTES (128ull << 20)
+#define LEN_MAX (PLACE_BYTES / 4) /* longer parts, of objects of 320 GB, are in host memory */
+
+static struct upload_device *device_find(struct pst_object_upload *up,
+					 const struct penstock_device *dev)
+{
+	for (unsigned i = 0; i < up->device_count; i++)
+		if (up->devices[i].dev == dev)
+			return &up->devices[i];
+	return NULL;
+}
+
+/* Adds a window that no part has. */
+static void window_add(struct pst_object_upload *up, struct upload_window *own)
+{
+	own->next = up->device_list;
+	up->device_list = own;
+}
+
+/* Closes a window. Waits until no stream waits for a request. */
+static void window_free(struct upload_window *own)
+{
+	struct penstock_device *dev = own ? own->window->dev : NULL;
+
+	if (!own)
+		return;
+	pst_device_sync_await(dev);
+	own->window->close(own->window);
+	pst_device_sync_end(dev);
+	free(own);
+}
+
+/* Opens the first window in the memory of a device, and finds out whether a transport can serve it.
+ * The server is not asked: only a part shows whether it can access the memory. */
+static int window_test(struct pst_object_upload *up, struct penstock_device *dev,
+		       struct upload_window **out, struct pst_err *err)
+{
+	struct upload_window *own = calloc(1, sizeof(*own));
+	struct pst_object_grant grant = {.inner = NULL};
+	uint64_t len;
+	int ret;
+
+	if (!own)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
+	pst_object_part_range(up, 0, &len);
+	len = pst_object_buffer_len(up, len);
+	ret = len > LEN_MAX ? pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the parts are too long")
+			    : pst_object_window_open(up->windows, dev, (size_t)len, &own->window,
+						     err);
+	if (ret) {
+		free(own);
+		return ret;
+	}
+	ret = pst_object_grant_open(&grant, up->windows, own->window, PENSTOCK_WRITE, len, err);
+	if (!ret)
+		pst_object_grant_close(&grant); /* no server has its token */
+	if (!ret) {
+		*out = own;
+		return 0;
+	}
+	window_free(own);
+	return ret;
+}
+
+/* Adds a device. The calls of its driver may wait until all streams are idle. Called by one thread
+ * at a time, which makes a route. */
+static int device_add(struct pst_object_upload *up, struct penstock_device *dev,
+		      struct pst_err *err)
+{
+	struct upload_window *first = NULL;
+	struct pst_copier *copier;
+	int ret;
+
+	if (up->device_count == UPLOAD_DEVICES_MAX)
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"an upload has windows of at most %u devices", UPLOAD_DEVICES_MAX);
+	ret = pst_device_ref(dev, err);
+	if (ret)
+		return ret;
+	ret = pst_object_device_sums(dev, PST_HASH_CRC64NVME, err);
+	if (!ret)
+		ret = window_test(up, dev, &first, err);
+	if (!ret) {
+		pst_device_sync_await(dev);
+		ret = dev->ops->copier_open(dev, 1, &copier, err);
+		pst_device_sync_end(dev);
+	}
+	if (ret) {
+		window_free(first);
+		pst_device_close(dev);
+		return ret;
+	}
+	pthread_mutex_lock(&up->lock);
+	up->devices[up->device_count++] = (struct upload_device){dev, copier};
+	window_add(up, first);
+	up->device_bytes += first->window->len;
+	pthread_mutex_unlock(&up->lock);
+	return 0;
+}
+
+int pst_part_window_reach(struct pst_object_upload *up, struct penstock_device *dev,
+			   struct pst_err *err)
+{
+	bool known;
+
+	if (pst_object_windows_reach(up->windows, dev, err) == 0)
+		return err->code;
+	pthread_mutex_lock(&up->lock);
+	known = device_find(up, dev);
+	pthread_mutex_unlock(&up->lock);
+	return known ? 0 : device_add(up, dev, err);
+}
+
+/* ---- windows ---- */
+
+/* Opens a window. Releases the lock meanwhile. */
+static int window_open(struct pst_object_upload *up, struct penstock_device *dev, uint64_t len,
+		       struct pst_err *err)
+{
+	struct upload_window *own = calloc(1, sizeof(*own));
+	int ret;
+
+	if (!own)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a window");
+	up->device_bytes += len;
+	pthread_mutex_unlock(&up->lock);
+	ret = pst_object_window_open(up->windows, dev, (size_t)len, &own->window, err);
+	pthread_mutex_lock(&up->lock);
+	if (ret) {
+		up->device_bytes -= len;
+		free(own);
+		return ret;
+	}
+	window_add(up, own);
+	return 1;
+}
+
+/* Closes a window that no part has, because it is too short or on another device. Releases the lock
+ * meanwhile. Returns 0 if there is none, or a stream waits for a request: freeing memory would wait
+ * for it. */
+static int window_close(struct pst_object_upload *up)
+{
+	struct upload_window **at = &up->device_list, *own;
+	struct penstock_device *dev;
+
+	while (*at && (*at)->busy)
+		at = &(*at)->next;
+	own = *at;
+	if (!own || !pst_device_sync_begin(own->window->dev))
+		return 0;
+	dev = own->window->dev;
+	*at = own->next;
+	up->device_bytes -= own->window->len;
+	pthread_mutex_unlock(&up->lock);
+	own->window->close(own->window);
+	pst_device_sync_end(dev);
+	free(own);
+	pthread_mutex_lock(&up->lock);
+	return 1;
+}
+
+int pst_part_window_get(struct pst_object_upload *up, struct penstock_device *dev, uint64_t len,
+			 bool may_open, struct pst_window **out, struct pst_err *err)
+{
+	struct upload_window *at = up->device_list;
+	int ret = 0;
+
+	if (!device_find(up, dev) || len > LEN_MAX)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+				      "the upload has no windows of %llu bytes in the memory of %s",
+				      (unsigned long long)len, dev->name);
+	if (!pst_object_windows_reach(up->windows, dev, err))
+		return pst_fail_errno(err, EOPNOTSUPP, err->why, "windows in host memory: %.150s",
+				      err->text);
+	while (at && (at->busy || at->window->dev != dev || at->window->len < len))
+		at = at->next;
+	if (at) {
+		at->busy = true;
+		*out = at->window;
+		return 0;
+	}
+	if (may_open && !up->device_full)
+		ret = up->device_bytes + len <= PLACE_BYTES ? window_open(up, dev, len, err)
+							    : window_close(up);
+	if (ret > 0)
+		return ret;
+	up->device_full |= ret < 0; /* for example, because the device's memory is used up */
+	if (up->device_moving && !up->err.code)
+		return -EAGAIN;
+	return pst_fail_errno(err, EOPNOTSUPP,
+			      ret ? err->why : PENSTOCK_WHY_NO_WINDOW,
+			      "no window in the memory of %s is free", dev->name);
+}
+
+void pst_part_window_put(struct pst_object_upload *up, struct pst_window *window)
+{
+	struct upload_window *at = up->device_list;
+
+	while (at->window != window)
+		at = at->next;
+	/* The server may still read a window that is spoiled, so no other part may use it. */
+	at->busy = atomic_load(&window->spoiled);
+}
+
+int pst_part_window_patch(struct part *part, uint64_t first, const void *mem, uint64_t len,
+			   struct pst_err *err)
+{
+	struct patch *patch = malloc(sizeof(*patch) + (size_t)len), **at = &part->patches;
+
+	if (!patch)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a part");
+	patch->first = first;
+	patch->len = len;
+	memcpy(patch->bytes, mem, (size_t)len);
+	patch->next = NULL;
+	/* In the order of the writes, of which the last one counts. */
+	while (*at)
+		at = &(*at)->next;
+	*at = patch;
+	return 0;
+}
+
+/* ---- work that blocks ---- */
+
+/* Copies between host memory and the window, and waits for the end. */
+static int window_copy(const struct part *part, uint64_t first, char *mem, uint64_t len, bool in,
+		       struct pst_err *err)
+{
+	struct penstock_device *dev = part->window->dev;
+	struct pst_copier *copier;
+	char *at = part->window->mem + first;
+	/* Host memory that is not in the ring of a lane is a piece of its own. */
+	struct pst_rect rect = {.dst = in ? at : mem,
+				.src = in ? mem : at,
+				.dst_pitch = len,
+				.src_pitch = len,
+				.row_len = len,
+				.rows = 1,
+				.piece = 2};
+	uint64_t ticket;
+	int ret;
+
+	pthread_mutex_lock(&part->upload->lock);
+	copier = device_find(part->upload, dev)->copier;
+	pthread_mutex_unlock(&part->upload->lock);
+	ret = in ? dev->ops->copy_in(copier, &rect) : dev->ops->copy_out(copier, &rect);
+	if (!ret)
+		ret = dev->ops->record(copier, &ticket);
+	if (!ret)
+		ret = dev->ops->wait(copier, ticket);
+	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				    "%s: copying %llu bytes of a window: %m", dev->name,
+				    (unsigned long long)len)
+		   : 0;
+}
+
+int pst_part_window_prepare(struct part *part, struct pst_err *err)
+{
+	int ret = 0;
+
+	part->has_crc = false;
+	for (struct patch *at = part->patches; at && !ret; at = at->next)
+		ret = window_copy(part, at->first, at->bytes, at->len, true, err);
+	if (ret)
+		return ret;
+	ret = pst_object_device_sum(part->window->dev, PST_HASH_CRC64NVME, part->window->mem,
+				    part->len, false, &part->crc, err);
+	part->has_crc = !ret;
+	return ret;
+}
+
+int pst_part_window_fetch(const struct part *part, char *mem, struct pst_err *err)
+{
+	int ret = window_copy(part, 0, mem, part->len, false, err);
+
+	for (const struct patch *at = part->patches; at && !ret; at = at->next)
+		memcpy(mem + at->first, at->bytes, (size_t)at->len);
+	return ret;
+}
+
+void pst_part_windows_close(struct pst_object_upload *up)
+{
+	while (up->device_list) {
+		struct upload_window *own = up->device_list;
+
+		up->device_list = own->next;
+		window_free(own);
+	}
+	while (up->device_count) {
+		const struct upload_device *own = &up->devices[--up->device_count];
+
+		pst_device_sync_await(own->dev);
+		own->dev->ops->copier_close(own->copier);
+		pst_device_sync_end(own->dev);
+		pst_device_close(own->dev);
+	}
+}
