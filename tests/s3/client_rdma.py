@@ -208,6 +208,20 @@ def case_rdma_is_off():
         same(os.path.exists(os.path.join(s.gateway.root, "data-1", "none")), False, "an object")
 
 
+def case_bench():
+    """penstock bench reads an object, by RDMA and by HTTP."""
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        for mode, path in (("require", "rdma"), ("off", "bounce")):
+            done = s.run("bench", "--json", "--runtime", "0.2", f"s3://data-1/key?rdma={mode}",
+                         "host")
+            same(done.returncode, 0, done.stderr)
+            report = json.loads(done.stdout)
+            true(report["gb_per_s"] > 0, f"speed {report}")
+            same([name for name, row in report["paths"].items() if row], [path], "paths")
+
+
 def case_classes():
     with Setup() as s:
         s.source(LEN)
