@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes requests through to another S3 server, the upstream: signs them with the upstream's keys
- * and returns its replies. A request reaches it only after auth.c has accepted it. A body with the
- * encoding aws-chunked is decoded before it is passed on. Called by front.c. No secret may appear
- * in a message.
+ * and returns its replies. Only requests that auth.c has accepted may reach the upstream. A body
+ * with the encoding aws-chunked is decoded before it is passed on. Called by front.c. No secret may
+ * appear in a message.
  */
 #ifndef GW_UPSTREAM_H
 #define GW_UPSTREAM_H
@@ -33,8 +33,9 @@ struct gw_upstream *gw_upstream_open(const struct gw_upstream_options *options, 
 				     size_t why_len);
 /* Returns the maximum number of requests whose bytes move by RDMA at a time. */
 unsigned gw_upstream_windows_max(const struct gw_upstream *upstream);
-/* Checks that each access key has keys for the upstream. If one has none, returns false and writes
- * a message to `why`. */
+/* Checks that the requests of each client can be signed for the upstream: there are default keys,
+ * or the client's section of the key file has upstream keys. Otherwise returns false and writes a
+ * message to `why`. */
 bool gw_upstream_check_keys(const struct gw_upstream *upstream, const struct gw_keys *keys,
 			    char *why, size_t why_len);
 /* Cancels all requests and ends the threads. NULL is allowed. */

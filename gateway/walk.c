@@ -56,7 +56,8 @@ static bool begins_with(const char *text, size_t len, const char *begin, size_t 
 	return len >= begin_len && !memcmp(text, begin, begin_len);
 }
 
-/* Returns whether the walk has to visit a key, or a folder because of the keys in it. */
+/* Returns whether the walk must visit the object `key`. If `folder` is true, `key` is a folder, and
+ * the walk must visit it if such objects may be in it. */
 static bool is_wanted(const struct gw_walk *walk, const char *key, size_t len, bool folder)
 {
 	if (walk->skip_len && begins_with(key, len, walk->skip, walk->skip_len))
@@ -134,8 +135,8 @@ struct collecting {
 	struct page *page;
 	int dir;
 	const char *path; /* from the walked folder to this one: empty, or ends with a slash */
-	/* if the folder's name stands for a piece of a long component (keypath.h): the component's
-	 * bytes up to this folder */
+	/* A folder %+BYTES stands for a piece of a long component (keypath.h). In such a folder,
+	 * `before` has the component's bytes from its start to the end of this piece. */
 	const char *before;
 	size_t inside; /* number of bytes in `before` */
 };
@@ -203,8 +204,8 @@ static int is_file(int dir, const char *path)
 	return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode);
 }
 
-/* Writes the path of the file %self in a folder, the object whose key is the folder's name. Returns
- * 1 if there is such an object, 0 if not, or a negative errno. */
+/* Writes the path of a folder's file %self, which is the object whose key is the folder's name.
+ * Returns 1 if there is such an object, 0 if not, or a negative errno. */
 static int has_self(const struct gw_walk *walk, int dir, const char *path, char self[GW_PATH_MAX])
 {
 	int ret;
@@ -223,8 +224,8 @@ static int has_self(const struct gw_walk *walk, int dir, const char *path, char 
 		ret = gw_folder_settle(inner, walk->store->tmp);
 		close(inner);
 	}
-	/* If %moving is missing, another gateway may have completed the move meanwhile, so look for
-	 * %self once more. */
+	/* Look for %self again: gw_folder_settle() or another gateway may have made it since the
+	 * first look. */
 	snprintf(self, GW_PATH_MAX, "%s/%s", path, GW_SELF);
 	return ret < 0 ? ret : is_file(dir, self);
 }
@@ -312,8 +313,8 @@ int gw_walk(struct gw_walk *walk, int bucket)
 		folder--;
 	if (!folder)
 		return walk_folder(walk, bucket, key, 0);
-	/* The folder of the prefix "/" has an empty component before the slash, whose file name is
-	 * %e. */
+	/* If the only slash is the prefix's first byte, the component before it is empty, and its
+	 * folder has the name %e. */
 	ret = folder == 1 ? snprintf(path, sizeof(path), "%%e")
 			  : gw_keypath(walk->prefix, folder - 1, path);
 	if (ret < 0)

@@ -17,7 +17,8 @@ struct gw_xml_calls {
 	 * it, such as "Delete/Object/Key", without name spaces. Results other than 0 end the
 	 * reading. */
 	int (*begin)(void *user, const char *path);
-	/* Called when an element ends. `text` has its own text, with a NUL. */
+	/* Called when an element ends. `text` has the text after the element's last child element,
+	 * or all its text if it has no child elements, and ends with a NUL. */
 	int (*end)(void *user, const char *path, const char *text, size_t len);
 };
 

@@ -121,10 +121,11 @@ struct penstock_device_opts;
  *			endpoint is an IP address or localhost or has a port, or if the bucket's
  *			name has a dot
  *	anonymous	1: requests are not signed
- *	timeout		seconds after which a connection counts as too slow, and the longest
- *			wait for an answer. Default: 10 and 30
+ *	timeout		seconds after which a connection counts as too slow (default: 10), and
+ *			longest wait for an answer in seconds (default: 30)
  *	insecure	1: the server's certificate is not checked. By default it must be signed
- *			by a CA of the system, or by one in the file AWS_CA_BUNDLE
+ *			by a CA of the system, or by one in the file that
+ *			AWS_CA_BUNDLE names
  *	unchecked	1: a checksum of the whole object is not compared
  *	rdma		S3 over RDMA: off: never; auto: if the server is on this host; on: also if
  *			it is on another host; require: nothing else is allowed. Default:
@@ -156,7 +157,7 @@ struct penstock_device_opts;
  * An object cannot be changed in place. PENSTOCK_O_REPLACE writes a whole object, each byte once
  * and in any order, which appears at penstock_commit. PENSTOCK_O_CREATE does the same, but the
  * object must not exist, also at the commit. opts->length chooses the length of the parts; without
- * it, parts become longer with their number. The object can be read only after the commit. A
+ * it, later parts are longer than earlier ones. The object can be read only after the commit. A
  * process that is killed before the commit leaves parts on the server. A lifecycle rule of the
  * bucket can remove them.
  *
@@ -325,7 +326,8 @@ PENSTOCK_API const char *penstock_errmsg(void);
  *			or a link to one, is written in place. Any other kind of file is
  *			refused. For an object, the commit replaces the whole object.
  * PENSTOCK_O_IMMUTABLE	Promises that nobody changes the bytes while the storage is open. The
- *			library may then keep the page cache registered after a read.
+ *			library may then keep the file's page cache registered with the GPU's
+ *			driver after a read.
  * PENSTOCK_O_NOFOLLOW	Refuses a symbolic link as the last part of the path.
  */
 #define PENSTOCK_O_WRITE 0x1u
@@ -519,8 +521,8 @@ struct penstock_s3_question {
 			     * with the options that penstock_open has */
 	const char *method; /* "HEAD", "GET", "PUT" or "DELETE"; the request has no body */
 	const char *query;  /* percent-encoded parameters; NULL if there are none */
-	/* at most 4 more headers: the name of each in lower case, then its value; NULL ends the
-	 * list. NULL if there are none */
+	/* NULL, or a list of at most 4 further headers. Each header is two strings: its name in
+	 * lower case, and its value. NULL ends the list */
 	const char *const *headers;
 };
 
@@ -692,10 +694,10 @@ struct penstock_sum_args {
  * A GPU computes the checksums of its own memory, for all ranges of a call at once. It uses a
  * stream of the library. This stream waits for no stream of the application, so work that writes
  * the ranges must have completed before the call. If a stream of the application waits for an
- * event, the GPU may be unable to begin before this wait ends. So the thread that ends the wait
- * must not be the calling thread, which is blocked. The calling thread computes the checksums of
- * host memory, and first checks that the memory is mapped. If the function fails, it writes no
- * checksum. Any thread. May block.
+ * event, the GPU may be unable to begin before the event occurs. So another thread must cause the
+ * event, because the calling thread is blocked. The calling thread computes the checksums of host
+ * memory, and first checks that the memory is mapped. If the function fails, it writes no checksum.
+ * Any thread. May block.
  *
  * -EINVAL	an address is missing, or a range is not memory of its device
  * -EFAULT	host memory is not mapped
@@ -811,16 +813,16 @@ enum penstock_op {
  */
 enum penstock_class {
 	PENSTOCK_ANY = 0,	  /* any path */
-	PENSTOCK_NO_CPU_COPY = 1, /* paths on which only DMA engines copy; staging is allowed */
+	PENSTOCK_NO_CPU_COPY = 1, /* paths on which only DMA engines copy, also via host memory */
 	PENSTOCK_DIRECT = 2,	  /* paths on which the drive's or NIC's DMA accesses the
 				   * caller's memory */
 };
 
 /*
  * If several paths have the required class, the library chooses between them by the effort. With
- * efforts fast and balanced, a long read of cached bytes into a GPU may use two paths at once: one
- * thread registers page cache with the GPU's driver, from where the GPU copies the bytes, and other
- * threads copy other bytes with the CPU.
+ * efforts fast and balanced, a long read of cached bytes into a GPU may use two paths at once. On
+ * one path, a thread registers the page cache with the GPU's driver, and the GPU copies from it. On
+ * the other path, further threads copy the remaining bytes with the CPU.
  */
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0,  /* prefers the path with the least CPU time for each byte */
@@ -975,14 +977,15 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * dev	The device.
  * op	The direction of the requests.
  *
- * The function starts the device's lanes (threads that move data), among them one lane without a
- * thread, which callers' threads use. It then tests every path. For a direct path, it makes a test
- * read (the canary) and compares the bytes. If this function was not called, the first
- * penstock_submit for the storage and the device does the same work. Any thread. May block.
+ * The function starts the device's lanes (threads that move data). One further lane has no thread:
+ * callers of the library run it in their own threads. The function then tests every path. For a
+ * direct path, it makes a test read (the canary) and compares the bytes. If this function was not
+ * called, the first penstock_submit for the storage and the device does the same work. Any thread.
+ * May block.
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
  * CUDA driver waits until the context is idle. A lane also loads the kernel that copies for
- * requests in stream order, which waits for an idle context, too. The lane may do so after this
+ * requests in stream order. This loading waits for an idle context, too, and may happen after this
  * function has returned. So call this function before the device is busy. Never call it while work
  * on the device waits for the calling thread.
  *
@@ -1004,7 +1007,7 @@ struct penstock_queue_opts {
 				* penstock_wait; 0 means 256 */
 	unsigned segs_max; /* maximum number of segments of one request; 0 means 1024. If
 			    * requests_max * segs_max exceeds 16 Mi, the open fails with -E2BIG.
-			    * Unused entries cost no memory */
+			    * Only requests and segments that are used take memory */
 	/*
 	 * Device for which the queue gets an inline lane, or NULL for no inline lane.
 	 *
@@ -1040,8 +1043,8 @@ struct penstock_queue_opts {
  * with -EDEADLK there, and penstock_queue_close only logs an error.
  *
  * A queue without an inline lane pins no memory. An inline lane (own_lane of penstock_queue_opts)
- * pins 16 MiB and two slots, the pieces of staging memory that the device's slot_bytes sets. Any
- * thread may open a queue. May block.
+ * pins 16 MiB, and two slots of the length that the device's option slot_bytes sets. Any thread
+ * may open a queue. May block.
  *
  * -E2BIG	the limits of penstock_queue_opts are exceeded
  * -ENOMEM	there is no memory for the queue
@@ -1338,8 +1341,8 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * - After penstock_close of the storage, replays fail with -EBADF and move nothing. penstock_close
  *   waits for a replay that has started.
  * - The device stays open until the graph and its executables are destroyed. If all its openers
- *   have called penstock_device_close before that, the first penstock_device_open or
- *   penstock_device_close after that closes it, whichever device this call names.
+ *   have called penstock_device_close by then, the next call of penstock_device_open or
+ *   penstock_device_close, for any device, closes it.
  * - One replay of a request may run at a time. The driver ensures this for the launches of one
  *   executable, but not for two executables of one graph. If replays overlap, all of them end. They
  *   store -EBUSY, perhaps only after the stream has continued, and the bytes of the buffer are
@@ -1418,7 +1421,7 @@ PENSTOCK_API int penstock_stats(int pid, int json, int fd);
  *	it is too long.
  *
  * This function is for software that is built on this library. The library keeps the last 8
- * notes. If a note is added again, it counts how often. Any thread; does not block.
+ * notes, and counts how often each of them was added. Any thread; does not block.
  */
 PENSTOCK_API void penstock_stats_note(const char *text);
 

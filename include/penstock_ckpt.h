@@ -221,7 +221,8 @@ enum penstock_ckpt_state {
 /* A checkpoint in a folder. */
 struct penstock_ckpt {
 	size_t size;
-	const char *path; /* the checkpoint's folder, with the path that the caller gave */
+	const char *path; /* path of the checkpoint's folder; it begins with the path that the
+			   * caller gave */
 	enum penstock_ckpt_state state;
 	const char *text;     /* one sentence about the state, such as which part is missing */
 	uint64_t bytes;	      /* bytes of all files of the checkpoint, without the stray files */
@@ -240,8 +241,9 @@ struct penstock_ckpt {
  * Calls a function for each checkpoint in a folder, in order of `saved_ns`.
  *
  * Parts are the files *.distcp and *.safetensors. A marker is .metadata (PyTorch's distributed
- * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save for themselves, each
- * rank N has a marker __N.metadata, and the checkpoint is complete when all ranks have theirs.
+ * checkpoints), *.safetensors.index.json, or model.safetensors. If ranks save without
+ * collectives, each rank N writes a marker __N.metadata, and the checkpoint is complete when all of
+ * these markers exist.
  * Temporary files are .NAME.penstock-* and *.metadata.tmp. A part *.distcp may be a symbolic link
  * to a part on another drive. The link's target must be an absolute path, whose file has the same
  * name as the link, and whose folder has the same name as the checkpoint's folder. Other symbolic

@@ -76,8 +76,9 @@ struct penstock_object_window;
 struct penstock_object_client_opts {
 	size_t size;
 	/* Transports that the client offers, the preferred one first, such as "shm1,tcp1"; NULL:
-	 * shm1, rc1 and tcp1, as far as this machine has them. The server must be on the same host
-	 * for shm1, must have an RDMA network card for rc1, and must name the others. */
+	 * shm1, rc1 and tcp1, as far as this machine has them. For shm1, the server must be on the
+	 * same host. For rc1, it must have an RDMA network card. ofi1, hipobj-rc-v2 and DC_V1 are
+	 * used only if the server's options name them, too. */
 	const char *transports;
 	/* Numeric address at which servers reach this client, without a port. Take the local
 	 * address of the HTTP connection. For rc1, hipobj-rc-v2 and DC_V1, an RDMA network card
@@ -159,8 +160,7 @@ PENSTOCK_API void penstock_object_client_close(struct penstock_object_client *cl
  * out		receives the buffer. Free it with penstock_object_unregister
  *
  * A server that opens a window by shm1 can technically access the whole buffer, also outside the
- * window. So use a buffer of its own for bytes that the server must not see. Any thread. May
- * block.
+ * window. So use a separate buffer for bytes that the server must not see. Any thread. May block.
  *
  * -ENOMEM	there is not enough memory
  * -EAGAIN	the client has 1024 buffers
@@ -217,11 +217,11 @@ PENSTOCK_API int penstock_object_unregister(struct penstock_object_buffer *buffe
  * out		receives the window. Call penstock_object_release once for it
  *
  * The window gets a token with 128 random bits. The token is valid until the release. Treat it as
- * a secret: a process that knows the token and may connect can access the window. With rc1, the
- * random bits are those of the client, and the network card checks only a memory key of 32 bits. So
- * a server with a token of the client could guess the keys of its other windows: use a client of
- * its own for each server that must not see the windows of others. Any thread. May block, because
- * rc1 pins the memory of the window.
+ * a secret: a process that knows the token and may connect can access the window. With rc1, all
+ * tokens of a client have the same random bits, and the network card checks only a memory key of 32
+ * bits. So a server that has one token could guess the memory keys of the client's other windows.
+ * For each server that must not access the windows of other servers, open a separate client. Any
+ * thread. May block, because rc1 pins the memory of the window.
  *
  * -ERANGE	the range ends beyond the buffer
  * -EAGAIN	the client has PENSTOCK_OBJECT_WINDOWS_MAX windows
@@ -304,7 +304,8 @@ enum penstock_object_next {
 	PENSTOCK_OBJECT_BODY,	/* the response's body has the bytes; the window has none */
 	PENSTOCK_OBJECT_RESEND, /* nothing is stored or delivered: send the request again without
 				 * a token, with a body if it is a PUT */
-	PENSTOCK_OBJECT_ERROR,	/* the request failed; `status` says how, as without RDMA */
+	PENSTOCK_OBJECT_ERROR,	/* the request failed; the reply's `status` says how, as for a
+				 * request without a token */
 };
 
 /* Result of penstock_object_judge. The caller sets `size`, and the library sets all other
@@ -358,12 +359,12 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  * opts->fence_ms. A server that does not answer is then cut off: the library puts fresh pages
  * with the same contents in place of the shared ones, at the same address. Memory that is pinned,
  * such as by penstock_register, keeps the old pages for the device: end the registration before
- * the device uses the memory again. After this, the buffer has no new windows, and the release of
- * its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. With rc1, the function
- * ends the network card's access and waits for no server. With ofi1, the function waits for no
- * server either: unless penstock_object_judge has decided on DONE, or on ERROR for a status of 4xx,
- * it closes the connections of all servers by ofi1. Transfers of other windows by ofi1 that are in
- * flight then fail. Any thread. May block.
+ * the device uses the memory again. After this, no window can be opened in the buffer, and the
+ * release of its other windows fails. CUDA memory cannot be cut off, see -ETIMEDOUT. With rc1, the
+ * function ends the network card's access and waits for no server. With ofi1, the function waits
+ * for no server either: unless penstock_object_judge has decided on DONE, or on ERROR for a status
+ * of 4xx, it closes the connections of all servers by ofi1. Transfers of other windows by ofi1 that
+ * are in flight then fail. Any thread. May block.
  *
  * -EIO		the release of another window has cut off a server from the buffer while this window
  *		was open. This window is closed, but its bytes may be lost: repeat the request with
@@ -375,7 +376,7 @@ PENSTOCK_API int penstock_object_judge(const struct penstock_object_window *wind
  *		call the function again
  *
  * If the plane of the client is gone, the function puts fresh pages in place of the window's pages
- * in host memory, and returns 0: a server may still have the old ones.
+ * in host memory, and returns 0. A server may still access the old pages.
  */
 PENSTOCK_API int penstock_object_release(struct penstock_object_window *window);
 
@@ -462,9 +463,9 @@ struct penstock_object_end {
  * max		length of the array
  * timeout_ms	time to wait for the first completion; -1: no limit; 0: do not wait
  *
- * Returns the number of completions; 0 after the time. Results below 0: -ENOENT, there is no such
- * object; -EACCES, the server has refused the keys; -EEXIST and -ESTALE, a condition of the
- * request is not met; -EOPNOTSUPP, the server did not move the bytes through the window, and
+ * Returns the number of completions; 0 if timeout_ms has passed. Results below 0: -ENOENT, there
+ * is no such object; -EACCES, the server has refused the keys; -EEXIST and -ESTALE, a condition of
+ * the request is not met; -EOPNOTSUPP, the server did not move the bytes through the window, and
  * request->flags forbids a body; -EBADMSG, the bytes were damaged; -ECONNRESET, the plane is gone;
  * and others. One thread at a time. May block.
  */
@@ -600,9 +601,9 @@ struct penstock_object_server_opts {
 	uint64_t staging_max;
 	uint64_t dc_key; /* access key of transport DC_V1, as in struct
 			  * penstock_object_client_opts */
-	/* Up to 16 networks to which further network cards of clients belong, such as
-	 * "10.1.0.0/16,fd00:7::/32". A token may name an address of its sender, or one in these
-	 * networks. NULL: none */
+	/* Up to 16 networks in which clients have further network cards, such as
+	 * "10.1.0.0/16,fd00:7::/32". The address in a token must be that of the HTTP client, or lie
+	 * in one of these networks. NULL: none */
 	const char *networks;
 };
 #define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                           \
@@ -646,9 +647,9 @@ PENSTOCK_API void penstock_object_server_close(struct penstock_object_server *se
  * out		receives the address. Free it with penstock_object_server_free
  *
  * If a plane ends or does not answer, the moves in flight complete with -ECONNRESET. A plane that
- * was only stopped may still access their memory when it goes on. So free this memory then, and do
- * not use it for anything else. Memory of a GPU that such a plane has not given up stays allocated
- * until the process ends. Any thread. May block.
+ * was only stopped may still access the memory of these moves when it goes on. So free this memory
+ * after -ECONNRESET, and do not use it for anything else. Memory of a GPU that such a plane has not
+ * given up stays allocated until the process ends. Any thread. May block.
  *
  * -ENOMEM	there is not enough memory
  * -EDQUOT	the plane permits no more memory
@@ -817,7 +818,7 @@ struct penstock_object_seg {
  *
  * If the call succeeds, it completes exactly once. Any thread.
  *
- * -ERANGE	the bytes do not fit into the window: decline, and never move a part
+ * -ERANGE	the bytes do not fit into the window: decline the request, and move no byte of it
  * -EAGAIN	opts->moves are in flight, or as many as the plane permits: take completions first
  * -EINVAL	a piece is not in memory of penstock_object_server_alloc, and the server has a plane
  * -ECONNRESET	the plane is gone
@@ -859,7 +860,7 @@ PENSTOCK_API int penstock_object_poll(struct penstock_object_server *server,
  * max		length of the array
  * timeout_ms	time to wait for the first completion; -1: no limit
  *
- * Returns the number of completions; 0 after the time. One thread at a time. May block.
+ * Returns the number of completions; 0 if timeout_ms has passed. One thread at a time. May block.
  */
 PENSTOCK_API int penstock_object_wait(struct penstock_object_server *server,
 				      struct penstock_object_done *done, unsigned max,
@@ -890,8 +891,8 @@ enum penstock_object_outcome {
 	PENSTOCK_OBJECT_FAILED,	   /* a move failed */
 };
 
-/* The answer to a request. The caller sets the members up to `bytes`, `has_crc64` and `crc64`;
- * penstock_object_answer_fill sets the others. */
+/* The answer to a request. The caller sets the members from `size` to `bytes`, and also `has_crc64`
+ * and `crc64`. penstock_object_answer_fill sets the others. */
 struct penstock_object_answer {
 	size_t size;
 	enum penstock_op op; /* PENSTOCK_READ for a GET, PENSTOCK_WRITE for a PUT */

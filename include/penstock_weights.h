@@ -384,10 +384,11 @@ struct penstock_load_report {
  * ranks	number of processes that load, whether they are in a group or not
  *
  * The effort is PENSTOCK_FAST for two or more processes. It is PENSTOCK_THRIFTY for one process,
- * and for any number of processes if registrations are kept (PENSTOCK_WEIGHTS_IMMUTABLE). A
- * driver registers the page cache for one process after the other, so several processes are
- * quicker if their CPUs copy the bytes. `penstock load` and the Python package use this effort
- * by default. The library's functions use only the effort in their options.
+ * and for any number of processes if `w` was opened with PENSTOCK_WEIGHTS_IMMUTABLE, which keeps
+ * the page cache registered with the GPU. A driver registers the page cache for one process after
+ * the other, so several processes are quicker if their CPUs copy the bytes. `penstock load` and
+ * the Python package use this effort by default. The library's functions use only the effort in
+ * their options.
  */
 PENSTOCK_API enum penstock_effort penstock_weights_effort(const struct penstock_weights *w,
 							  unsigned ranks);
@@ -510,8 +511,8 @@ PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 /* How a rule splits a tensor between the ranks. */
 enum penstock_cut {
 	PENSTOCK_CUT_WHOLE = 0, /* Not split: every rank gets the whole tensor. */
-	PENSTOCK_CUT_FIRST,	/* Splits dimension 0 of a weight between the ranks, and a bias,
-				 * too. */
+	PENSTOCK_CUT_FIRST,	/* Splits dimension 0 of weights and of biases between the
+				 * ranks. */
 	PENSTOCK_CUT_LAST,	/* Splits the last dimension of a weight between the ranks, but not
 				 * a bias. */
 	/* Splits dimension 0 by key-value heads. If there are more ranks than heads, several
@@ -525,7 +526,8 @@ enum penstock_cut {
 	PENSTOCK_CUT_LAST_HALVES, /* Splits each of the two halves of the last dimension between the
 				   * ranks. */
 	/* Splits dimension 0, which is a vocabulary. Its size is first rounded up to a multiple
-	 * of 64 if the ranks can share that evenly, so the last ranks can get less or nothing. */
+	 * of 64, provided that this multiple can be split evenly between the ranks. So the last
+	 * ranks can get less than the others, or nothing. */
 	PENSTOCK_CUT_WORDS,
 	PENSTOCK_CUT_INNER, /* Splits the second-to-last dimension of a weight between the ranks,
 			     * but not a bias. */
@@ -637,12 +639,13 @@ struct penstock_group_opts {
 	 * Then the load fails with -ETIMEDOUT. 0 stands for 10 minutes. */
 	unsigned stall_ms;
 	/* Several hosts can load the same model from one store, each with a group of its own.
-	 * Each host then reads the bytes that its ranks need only once, and each host starts at
-	 * a different place in the model. `host` is the index of this host, from 0 on, and
+	 * Each host then reads the bytes that its ranks need, each byte once, and each host starts
+	 * at a different place in the model. `host` is the index of this host, from 0 on, and
 	 * `hosts` the number of hosts; 0 stands for one host. */
 	unsigned host, hosts;
-	/* Maximum time in ms that penstock_group_open waits before it returns. Each host waits
-	 * for a different time, so that the hosts do not all begin to read at the same moment. */
+	/* Maximum time in ms that penstock_group_open waits after all ranks have joined. Each host
+	 * waits for a different time, so that the hosts do not all begin to read at the same
+	 * moment. */
 	unsigned jitter_ms;
 	/* Maximum number of requests that all ranks together have in flight at one store, which
 	 * is a file system; 0 if there is no limit. */

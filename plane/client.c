@@ -16,7 +16,7 @@
 struct flight {
 	bool busy;
 	enum penstock_op op;
-	uint64_t user; /* value that the tenant has passed with START */
+	uint64_t user; /* value from the tenant's message START */
 };
 
 struct client {

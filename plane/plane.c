@@ -26,9 +26,9 @@
 #include "metrics.h"
 #include "tenant.h"
 
-/* time in ms until the plane ends without the tenants' threads */
+/* time in ms for which the plane waits for the tenants' threads before it ends without them */
 #define STOP_MS 5000
-/* time in ms until the next attempt to accept a connection without a descriptor */
+/* if no descriptor is free: time in ms until the next attempt to accept a connection */
 #define PAUSE_MS 100
 
 struct plane {
@@ -36,8 +36,8 @@ struct plane {
 	struct pl_tenant *tenants;
 	struct pl_metrics *metrics;
 	int fd, signals;
-	/* reserve descriptor: if no other is free, it is closed, so that a connection can be
-	 * accepted and refused */
+	/* reserve descriptor: if no other descriptor is free, the plane closes this one, so that it
+	 * can accept and refuse a connection */
 	int spare;
 	bool pause; /* whether the next wait ignores connections, because none can be accepted */
 	/* result of lstat(2) for the socket's own file, to detect that another process has replaced
@@ -267,7 +267,8 @@ static bool plane_wait(struct plane *p, int timeout_ms)
 	return fds[2].revents && read(p->signals, &info, sizeof(info)) == (ssize_t)sizeof(info);
 }
 
-/* Waits until the operations of all tenants in flight have completed, up to the time limit. */
+/* Waits until no operation of a tenant is in flight. Ends early at the time limit, or when a signal
+ * arrives. */
 static void drain(struct plane *p)
 {
 	struct pl_plane *plane = &p->shared;

@@ -68,12 +68,12 @@ struct pl_counts {
 	_Atomic uint64_t tenants;	   /* tenants that are connected now */
 	_Atomic uint64_t tenants_total[2]; /* tenants since the start: clients, servers */
 	_Atomic uint64_t refused_user;	   /* connections of users that are not permitted */
-	/* connections refused because their first message, HELLO, has another version or a role
-	 * that tenants may not have */
+	/* connections refused because their first message, HELLO, has no protocol version that the
+	 * plane speaks, or has a role that tenants may not have */
 	_Atomic uint64_t refused_version;
 	/* messages of tenants that were refused because of a limit */
 	_Atomic uint64_t refused[PL_LIMITS];
-	/* messages with the number of a memory or window that this tenant does not have */
+	/* messages with a number that belongs to no memory or window of the tenant */
 	_Atomic uint64_t refused_name;
 	/* requests that were refused because of `buckets` or `read_only` */
 	_Atomic uint64_t refused_policy;
@@ -97,7 +97,7 @@ struct pl_counts {
 /* Data that all tenants of a plane share. */
 struct pl_plane {
 	const struct pl_options *options;
-	/* GPU through which tenants' memory of a GPU is accessed; NULL: such memory is refused */
+	/* GPU for accesses to tenants' GPU memory; NULL: GPU memory of tenants is refused */
 	struct penstock_device *device;
 	_Atomic bool draining;
 	int stop; /* eventfd that becomes readable when tenants must end */

@@ -17,8 +17,8 @@
 #include "tenant.h"
 
 /* File systems whose files a tenant may not pass, by the type that statfs(2) returns. A read of a
- * file on FUSE, or of /proc/PID/mem, can take as long as the tenant likes. A write to a file of the
- * kernel has effects that depend on the rights of the process that writes. */
+ * file on FUSE, or of /proc/PID/mem, can take as long as the tenant likes. What a write to a kernel
+ * file does depends on the rights of the writing process, which would be the plane. */
 static const unsigned long refused_types[] = {
 	0x65735546, /* FUSE */
 	PROC_SUPER_MAGIC, SYSFS_MAGIC,	 DEBUGFS_MAGIC,	     TRACEFS_MAGIC,

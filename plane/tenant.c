@@ -15,7 +15,7 @@
 #include "common/thread.h"
 #include "core/base/log.h"
 
-/* time in ms after which a tenant that receives no messages is disconnected */
+/* time in ms after which sending a message to a tenant fails, and the tenant is disconnected */
 #define SEND_MS 10000
 #define HELLO_MS 10000
 #define BATCH 16 /* number of messages that are handled before completions are sent */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One tenant of a plane, which is a process that is connected to the plane: the connection, its
- * role (client or server), its memory, and its open objects. Only the tenant's thread uses them.
- * tenant.c contains the code for both roles. client.c and server.c contain the functions of one
- * role each (struct pl_role).
+ * A tenant is a process that is connected to a plane. struct pl_tenant has the tenant's connection,
+ * role (client or server), memory and open objects. Only the tenant's thread uses these. tenant.c
+ * contains the code for both roles. client.c and server.c contain the functions of one role each
+ * (struct pl_role).
  */
 #ifndef PLANE_TENANT_H
 #define PLANE_TENANT_H
@@ -88,7 +88,7 @@ int pl_fail_name(struct pl_tenant *tenant, const char *what, struct pst_err *err
 /* Stores in *err that a message exceeds a limit of the tenant. Returns -errno. */
 int pl_fail_limit(struct pl_tenant *tenant, enum pl_limit limit, unsigned long long max,
 		  const char *what, struct pst_err *err);
-/* Copies the error message of the library's public function that has failed into *err. Returns
+/* Copies to *err the error message of the public library function that has failed. Returns
  * `code`. */
 int pl_fail_public(int code, struct pst_err *err);
 /* Sends a message to the tenant. Returns 0 or -errno; after an error the tenant is disconnected. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA driver's functions for graphs, for tests that capture graphs and launch them. The
- * library does not call these functions. They are the stand-in driver's, or those of the
+ * library does not call these functions. The stand-in (simulated) driver provides them, or the
  * machine's own driver if PENSTOCK_STANDIN=0.
  */
 #ifndef GRAPHS_H

@@ -16,7 +16,8 @@ source "$LAB_DIR/guest/lib.sh"
 dir=$LAB_SCRATCH/data
 mkdir -p "$dir"
 
-# Prints for each checkpoint that counts as complete or damaged whether it has all its bytes.
+# Prints, for each checkpoint that `penstock ckpt list` shows as complete or damaged, whether it has
+# all its bytes.
 # Prints whether the drive has lost the last checkpoint that was reported durable.
 verify() { # SERIAL
 	local state path number last kept=0

@@ -14,8 +14,8 @@ import torch.distributed.checkpoint as dcp
 import penstock
 import penstock.torch
 
-# Tensors, and elements of each, which have 4 bytes. The control is smaller, because the CPU reads
-# the memory of an emulated device very slowly.
+# Number of tensors, and number of 4-byte elements in each tensor. The tensors of `control` are
+# shorter, because the CPU reads the memory of an emulated device very slowly.
 COUNT, LENGTH = 4, 1 << 14 if sys.argv[1] == "control" else 1 << 18
 
 

@@ -51,8 +51,8 @@ gated_drive() { # SERIAL: creates the device gated-SERIAL
 gate_shut() { dm suspend --nolockfs --noflush "gate-$1"; } # SERIAL
 gate_open() { dm resume "gate-$1"; } # SERIAL
 
-# Creates an NVMe subsystem (a target that other machines can connect to) with one namespace. Its
-# name is the serial number of its drive.
+# Creates an NVMe subsystem (a target that other machines can connect to) with one namespace. The
+# subsystem's name is the serial number of its drive.
 target_create() { # SERIAL
 	local s=$nvmet/subsystems/$1
 	gated_drive "$1"

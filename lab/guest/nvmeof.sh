@@ -3,11 +3,12 @@
 # Tests NVMe over fabrics in the guest, with kernel targets over tcp, rdma (Soft-RoCE) and
 # loop.
 #
-# nvmeof.sh FORM PENSTOCK. FORM 'short' checks explain, check, cp and bench for each transport.
-# It compares the bytes on the target's drive, and cuts a tcp link for a while during a
-# transfer. FORM 'rest' checks peer-to-peer DMA to each transport, cuts an rdma link, removes
-# one of two paths to a drive, and cuts a link permanently. FORM 'all' does both. PENSTOCK is
-# the command. tests/lab/nvmeof runs this script by lab/run on machine fabrics.
+# nvmeof.sh FORM PENSTOCK. FORM 'short' runs `penstock explain`, `penstock check`, `penstock cp`
+# and `penstock bench` for each transport. It compares the bytes on the target's drive, and cuts
+# a tcp link for a while during a transfer. FORM 'rest' checks peer-to-peer DMA to each
+# transport, cuts an rdma link, removes one of two paths to a drive, and cuts a link permanently.
+# FORM 'all' does both. PENSTOCK is the command. tests/lab/nvmeof runs this script by lab/run on
+# machine fabrics.
 # shellcheck disable=SC2034,SC2154 # lib.sh and fabrics.sh share variables.
 set -euo pipefail
 form=$1

@@ -174,7 +174,7 @@ def carry_out(client, writer, request):
     body = body_of(writer, request.number, request.length)
     if request.kind == "claim":
         status, _, text = client.send("PUT", request.name, body, {"if-none-match": "*"})
-        # 409 and 412: another writer has created the object earlier, or at the same moment.
+        # 412: another writer has created the object before. 409: it did so at the same moment.
         if status not in (200, 409, 412):
             raise ValueError(f"claim of {request.name}: status {status}: {text[:300]!r}")
         return "won" if status == 200 else "late"
@@ -213,9 +213,9 @@ class Writers:
         writer's thread when all writers have ended a round; the other writers wait meanwhile."""
         self.round += 1
         if self.name != "root":
-            # The gateways `files` and `folders` run without syncs of files or of folders, so the
-            # check must find lost objects (a control). No writer makes a request after this one
-            # until the host has copied the drive, so no later sync can save this object.
+            # A control: the gateway `files` does not sync files, and `folders` does not sync
+            # folders, so the check must find lost objects. No writer makes a request after this
+            # one until the host has copied the drive, so no later sync can save this object.
             key = f"last/{self.round}"
             Client(self.url).expect(200, "PUT", key, body_of("last", self.round, 10))
             say(f"durable {self.name} last {self.round} put")
@@ -325,7 +325,7 @@ class Check:
 
     def difference(self, writer, keys):
         """Returns how a writer's objects in the gateway differ from `keys`, the objects that a
-        model expects, or None."""
+        model expects. Returns None if they do not differ."""
         for key, stored in keys.items():
             wrong = self.matches(key, writer, stored)
             if wrong:
@@ -335,7 +335,8 @@ class Check:
 
     def check_writer(self, writer, exact):
         """Checks that the objects of a writer are those that the model has after all acknowledged
-        requests, or unless `exact` after up to AHEAD - 1 more."""
+        requests. If `exact` is false, they may also be those after up to AHEAD - 1 further
+        requests."""
         model, first = Model(self.seed, writer), None
         while model.number <= self.last[writer]:
             model.next()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The part of p2p.sh that tests the penstock command; p2p.sh sources it. It copies files through
-# the device memory with class `direct` required, and as a control over less direct paths. Each copy
-# is a phase: marks before and after it show in QEMU's trace where it begins and ends. The reports
-# go to $LAB_OUT/NAME.json. Only the host checks the reports, because a fault of the guest could
-# also affect a check that runs in the guest.
+# the device memory with class `direct` required. As a control, it also copies over less direct
+# paths. Each copy is a phase: marks before and after it show in QEMU's trace where it begins and
+# ends. The reports go to $LAB_OUT/NAME.json. Only the host checks the reports, because a fault of
+# the guest could also affect a check that runs in the guest.
 # shellcheck shell=bash disable=SC2154 # p2p.sh sets the variables.
 
 via=peermem:$(lab_bdf cmb1)
@@ -46,8 +46,8 @@ sysctl -qw kernel.io_uring_disabled=0
 lab_penstock penstock-verify 0 cp "$dir/odd" "$dir/verified" --via "$via" \
 	--require direct --verify --json
 
-# Writes and reads a part of a checkpoint, in which short heads in host memory lie between the
-# payloads in device memory.
+# Writes and reads a part of a checkpoint. In this file, short heads and payloads alternate: the
+# heads are in host memory, the payloads in device memory.
 payload=$(dirname "$penstock")/tests/ckpt-payload
 for way in write read; do
 	lab_drop_caches

@@ -94,8 +94,8 @@ case_iommu() {
 		"$lab_probe" read --file "$dir/zeros" --bytes $size --zeros --fill zeros \
 		--mem "$mem/allocate"
 	"$lab_probe" fill --file "$dir/victim" --bytes $size --seed 3 >/dev/null
-	# The drive cannot read the device memory either. So it writes the contents of its own
-	# empty buffer, which are zeros.
+	# Through the IOMMU, the drive cannot read the device memory. So it writes the contents of
+	# its own empty buffer, which are zeros.
 	lab_expect "$what, write reports success" 0 '"done":1048576,"errno":null' \
 		"$lab_probe" write --file "$dir/victim" --bytes $size --seed 9 \
 		--mem "$mem/allocate"

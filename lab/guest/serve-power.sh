@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # The guest's part of tests/lab/serve-power.
 #
-# serve-power.sh write PENSTOCK PYTHON SEED ROUNDS PRELOAD stores objects in gateways, on three
-# roots of one drive: `files` and `folders`, whose gateways have PRELOAD, so that they do not sync
-# files or folders, and then `root`, without PRELOAD. lab/guest/objects.py says what it prints.
+# serve-power.sh write PENSTOCK PYTHON SEED ROUNDS PRELOAD starts three gateways in turn, and stores
+# objects in them. Their roots are folders of one drive: `files`, `folders` and `root`.
+# The library PRELOAD makes the gateway of `files` sync no files, and that of `folders` sync no
+# folders. The gateway of `root` runs without it. lab/guest/objects.py describes the output.
+#
 # serve-power.sh verify PENSTOCK PYTHON SEED SERIAL... repairs the root of each drive and checks its
 # objects. $LAB_OUT/SERIAL has the lines that were printed before the cut. If SERIAL begins with
 # `busy`, requests were in flight. This script only prints the results. The host decides which drive
@@ -84,8 +86,8 @@ verify() { # SERIAL
 	umount "$dir"
 }
 
-# Returns whether no file below .penstock has changed in the last 2 s. Then the repair, which runs
-# with --lease 1, regards each draft as abandoned.
+# Returns whether no file below .penstock has changed in the last 2 s. After this time, `penstock
+# serve --repair --lease 1` regards each draft (incomplete file) as abandoned.
 leases_run_out() { # ROOT
 	[[ ! $(find "$1/.penstock" -newerct "@$((EPOCHSECONDS - 2))" -print -quit) ]]
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Machine rootports: each drive on a root port of its own. The CPU decides whether the kernel
-# permits peer-to-peer DMA between the drives: it does with --cpu EPYC, but not with the default
-# CPU.
+# Machine rootports: each drive on a root port of its own. The CPU model decides whether the
+# kernel permits peer-to-peer DMA between the drives. The kernel permits it with --cpu EPYC, but
+# not with the default CPU model.
 # shellcheck shell=bash disable=SC2034,SC2054 # lab/run reads these variables.
 machine_about="each drive on its own root port"
 qemu_args+=(-device pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0

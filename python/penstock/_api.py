@@ -410,7 +410,8 @@ class safe_open:  # pylint: disable=invalid-name
                                "ranks": ranks, "stop": stop, "path": path}
         self.framework = framework_of(framework)
         self.device, self._how = device, how
-        # The first read opens a GPU, not this constructor, because opening creates a CUDA context.
+        # This constructor does not open a GPU, because that creates a CUDA context. The first read
+        # opens the GPU.
         if not device_name(device).startswith("cuda"):
             open_device(device)
         self._opened: Optional[Model] = Model(filename)
@@ -553,8 +554,8 @@ class safe_open:  # pylint: disable=invalid-name
     def _read_ahead(self, model: Model) -> None:
         """Starts to load the next batch on the read-ahead thread."""
         first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
-        # _ahead_end keeps this value if the thread cannot be started. The value prevents further
-        # read-ahead until _read_missing sets _ahead_end again.
+        # If the thread cannot be started, _ahead_end keeps this value. Then nothing is read ahead
+        # until _read_missing sets _ahead_end again.
         self._ahead_end = len(model.infos)
         # thread.submit raises RuntimeError after close() or after the main thread's exit. No batch
         # is then read ahead.
@@ -667,7 +668,7 @@ def _in_file_order(value: Any) -> Any:
 
 
 def _refuse_shared(tensors: Mapping[str, Any], places: Mapping[str, Place]) -> None:
-    """Raises RuntimeError if two torch tensors share memory, as the safetensors package does.
+    """Raises RuntimeError, as the safetensors package does, if two torch tensors share memory.
     Loading the saved file would return separate tensors that no longer share memory."""
     torch = sys.modules.get("torch")
     if torch is None:

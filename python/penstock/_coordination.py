@@ -188,8 +188,8 @@ _counts: Dict[Any, int] = {}
 
 
 def _number_of(members: Any) -> int:
-    """Returns how many objects of class Ranks for these ranks this process has made before. The
-    number is a part of the keys in the store, so that two objects do not use the same keys."""
+    """Returns how many objects of class Ranks this process has made before for the same ranks.
+    The number is a part of the keys in the store, so that two objects do not use the same keys."""
     key = (os.getpid(), members)
     _counts[key] = _counts.get(key, -1) + 1
     return _counts[key]

@@ -36,7 +36,7 @@ def refuse_object(path: Any, instead: str) -> None:
 
 class Total:
     """Adds up the moved bytes of several parts (files of a checkpoint), and calls `call` with the
-    sum and the total. Only one thread at a time calls it."""
+    sum and the total. Only one thread at a time calls `call`."""
 
     def __init__(self, call: Any, total: int) -> None:
         self._call, self._total = call, total

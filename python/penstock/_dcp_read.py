@@ -356,7 +356,7 @@ class _PartRead:
 
     def _deliver_archive(self, wanted: _Wanted, data: bytearray) -> None:
         """Loads the whole archive by torch.load, and copies the tensor to the planner's target.
-        Used for tensors that are not plain, and for archives that another program has changed."""
+        Used for tensors whose elements cannot be read directly from the archive."""
         self.through_torch += 1
         request = wanted.request
         info = self.reader.storage_data[request.storage_index]

@@ -4,8 +4,8 @@ torch.distributed.checkpoint.
 
 They are subclasses of torch's classes of these names, with the same arguments and the same files.
 torch's classes plan, name the files and write the index; these classes move the bytes. A writer
-moves them straight from device memory to the file, a reader only those that are needed, straight to
-the tensors of the program."""
+moves the bytes straight from device memory to the file. A reader moves only the bytes that are
+needed, straight to the tensors of the program."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class _Merge:
         return int(self.sizes[name].size.numel()) * int(self.sizes[name].properties.dtype.itemsize)
 
     def write(self, names: Sequence[str], out: Any) -> int:
-        """Writes a file with the named tensors. Returns their number of bytes."""
+        """Writes a file with the named tensors. Returns the number of bytes of these tensors."""
         header, end = {}, 0
         for name in names:
             nbytes = self._nbytes(name)

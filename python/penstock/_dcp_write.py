@@ -278,7 +278,7 @@ class StorageWriter(FileSystemWriter):
 
     def synchronize_staging(self) -> None:
         """Waits until the save has written all tensors that stage() did not copy to the snapshot
-        pool, because these tensors must not change before."""
+        pool. The program must not change these tensors before they are written."""
         if self.stager is not None:
             self.stager.synchronize_staging()
 
@@ -328,8 +328,8 @@ class StorageWriter(FileSystemWriter):
                                       "False", self.folder)
             if self._is_local() and os.path.exists(os.path.join(self.folder, MARKER)):
                 self._unlock()
-                # Readers would still read the checkpoint of all ranks, but this save would
-                # remove this rank's parts of it.
+                # After this save, readers would still read the checkpoint of all ranks, but the
+                # save would have removed this rank's parts of that checkpoint.
                 raise FileExistsError(errno.EEXIST, "a checkpoint of all ranks exists there, which "
                                       "a save of one rank (use_collectives=False) cannot replace",
                                       self.folder)
@@ -388,7 +388,7 @@ class StorageWriter(FileSystemWriter):
         return lock.at_work() if lock is not None else contextlib.nullcontext()
 
     def abandon(self) -> None:
-        """Unlocks the folder. The caller calls it if it gives up a save that it has begun."""
+        """Unlocks the folder. Must be called when a save that has begun is given up."""
         self._unlock()
 
     # ---- the parts ----
@@ -503,8 +503,9 @@ class StorageWriter(FileSystemWriter):
         return max(1, min(TMPFS_PARTS, len(os.sched_getaffinity(0)) // max(1, ranks)))
 
     def _part_names(self, prefix: str, count: int) -> List[str]:
-        """Returns `count` names for new parts that no file of an earlier save has. Also checks the
-        folders on the other drives, because another checkpoint may use folders of the same name."""
+        """Returns `count` names for new parts. No file of an earlier save has one of these names.
+        Also checks the folders on the other drives, because another checkpoint may use folders of
+        the same name."""
         pattern = re.compile(re.escape(prefix) + r"(\d+)" + re.escape(SUFFIX))
         taken = [int(match[1]) for folder in {self.folder, *self._drives()}
                  for match in map(pattern.fullmatch, self._names(folder)) if match]

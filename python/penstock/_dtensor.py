@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes which part of a tensor a process holds of a torch DTensor, a tensor that is
+"""Computes which part of a torch DTensor a process holds. A DTensor is a tensor that is
 distributed over a mesh of processes.
 
 Uses only the public attributes of torch's DeviceMesh and Placement objects. Imports nothing of

@@ -98,8 +98,9 @@ def torch_dtype(torch: Any, name: str) -> Any:
 def torch_shape(dtype: str, shape: Sequence[int]) -> Tuple[int, ...]:
     """Returns the shape of a torch tensor for a tensor of this dtype and shape.
 
-    torch packs two elements of dtype F4 into a byte, and counts bytes. Raises ValueError for an odd
-    last dimension, because a row would end inside a byte."""
+    torch packs two elements of dtype F4 into a byte. The last dimension of the torch shape
+    counts bytes. Raises ValueError for an odd last dimension, because a row would end inside a
+    byte."""
     if dtype != "F4" or not shape:
         return tuple(shape)
     if shape[-1] % 2:

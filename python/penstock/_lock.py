@@ -20,10 +20,11 @@ class SaveLock:
     process. `take` takes the lock, and returns the function that releases it, with its arguments.
 
     The constructor raises OSError with errno EBUSY if another object of this process has the lock
-    and is inside a block at_work.
+    and is inside a `with` block of at_work().
 
     If a save fails on another rank, the object that has the lock does not learn of it. So a new
-    object of this process takes the lock from an object that is not inside a block at_work."""
+    object of this process takes the lock from an object that is not inside a `with` block of
+    at_work()."""
 
     _release: "weakref.finalize[Any, SaveLock]"
 

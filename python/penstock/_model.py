@@ -259,7 +259,7 @@ class Model:
         return f
 
     def where(self, info: Info) -> str:
-        """Returns "FILE: tensor 'NAME'", as the library's error messages begin."""
+        """Returns "FILE: tensor 'NAME'", with which the library's error messages begin."""
         return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
 
     def has_metadata(self, file: int = 0) -> bool:
@@ -417,9 +417,9 @@ class Model:
             raise_caught(caught)
             check(code, self.path)
         at = _addresses(loaded, indices)
-        # The allocation starts at a page, so the first tensor's address rounded down to 16 is
-        # inside it. This base is a multiple of every element size, because no element is larger
-        # than 16 bytes.
+        # `base` is the first tensor's address, rounded down to a multiple of 16. It is inside the
+        # allocation, which starts at a page. It is a multiple of every element size, because no
+        # element is larger than 16 bytes.
         base = min(at, default=0) & -16
         memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
                         (loaded, torch_memory))
@@ -712,9 +712,9 @@ _NONE = ffi.new("char[]", b"none")
 def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], Any]:
     """Splits an index into a box of elements to read, and an index to apply to that box.
 
-    Returns the box as a list of (first, count), one for each dimension. Also returns the index
-    that selects the elements of `index` from the box: a slice with the step for a dimension
-    given by a range, 0 for a dimension given by a number."""
+    Returns the box as a list of (first, count), one for each dimension. Also returns a second
+    index, which selects the elements of `index` from the box. For a dimension, it is a slice with
+    the step if `index` has a range there, and 0 if `index` has a number."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [at for at, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
@@ -796,8 +796,8 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
 
 
 def dtensor_box(info: Info, mesh: Any, placements: Sequence[Any]) -> Box:
-    """Returns the part of tensor `info` that this process holds of a DTensor, as (first, count) for
-    each dimension."""
+    """Returns which part of the tensor `info` this process holds if the tensor is a DTensor with
+    these placements. The part is (first, count) for each dimension."""
     shape = torch_shape(info.dtype, info.shape)
     box = local_box(shape, mesh, placements)
     if box and shape != info.shape:
@@ -809,8 +809,8 @@ def dtensor_box(info: Info, mesh: Any, placements: Sequence[Any]) -> Box:
 def _strides_for(counts: Sequence[int], place: Place) -> List[int]:
     """Returns the destination's strides in bytes for the dimensions of the tensor.
 
-    The shapes may differ in dimensions of length 1. Elements smaller than a byte have no
-    gaps between them."""
+    The shapes of tensor and destination may differ in dimensions of length 1. Elements smaller
+    than a byte have no gaps between them."""
     if BITS[place.dtype] < 8:
         return [BITS[place.dtype] * math.prod(counts[d + 1:]) // 8 for d in range(len(counts))]
     left = [s for s, n in zip(place.strides, place.shape) if n != 1]

@@ -5,7 +5,8 @@ A store has no locks, but it can create an object only if the object does not ex
 whose PUT creates the lock's object has the lock. A killed job does not delete this object.
 Therefore the job that has the lock replaces a second object, the beat, every BEAT_S seconds.
 Another job takes the lock if the beat does not change for LEASE_S seconds of its own clock. So a
-stopped job can lose its lock. It checks the lock before it writes its marker, and fails."""
+job that was only stopped can lose its lock. Each job checks its lock before it writes its marker,
+and fails if it has lost the lock."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class ObjectLock(SaveLock):
     The lock is released by release(), when the ObjectLock is garbage-collected, and when the
     program ends. If another job saves below the prefix, the constructor raises OSError with errno
     EBUSY within a few seconds. If the job that has the lock was killed, the constructor waits
-    LEASE_S seconds, and takes the lock. If the store cannot create an object only if it does not
-    exist, every job gets the lock."""
+    LEASE_S seconds, and takes the lock. If the store does not support the condition "only if the
+    object does not exist", every job gets the lock."""
 
     def __init__(self, prefix: Any, name: str) -> None:
         self._prefix, self._name, self._token = prefix, name, uuid.uuid4().hex

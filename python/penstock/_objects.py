@@ -150,7 +150,7 @@ class ObjectClient:
         Args:
             name: the object.
             out: the destination: a tensor or buffer as in put. The call reads as many bytes as
-                it has.
+                `out` has.
             device: without `out`, the device of a new tensor, as in load_file.
             dtype, shape: the type and the dimensions of a new tensor. Default: bytes, all from
                 `offset` on.
@@ -252,7 +252,7 @@ class ObjectClient:
             yield from sorted(rows)
 
     def list_objects(self, prefix: str) -> List[str]:
-        """Returns the names of the objects that begin with `prefix`."""
+        """Returns the names of the objects whose names begin with `prefix`."""
         return [found.name for found in self.list(prefix)]
 
     def delete(self, name: str) -> None:

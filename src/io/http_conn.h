@@ -22,7 +22,7 @@ enum pst_http_conn_state {
 	PST_CONN_SENDING,
 	PST_CONN_HEAD, /* waits for the head of the response, or receives it */
 	PST_CONN_BODY, /* receives into the call's memory */
-	PST_CONN_TEXT, /* receives into the call's text */
+	PST_CONN_TEXT, /* receives the body into the member `text` of the call */
 	PST_CONN_IDLE, /* has no call */
 };
 
@@ -33,7 +33,7 @@ enum pst_http_end {
 	PST_HTTP_AGAIN,	  /* the response is complete, and the call is to be repeated */
 	PST_HTTP_BROKEN,  /* the connection broke; call->err says how */
 	PST_HTTP_STALE,	  /* the server had closed the idle connection before the request */
-	PST_HTTP_REFUSED, /* no connection; call->err says why */
+	PST_HTTP_REFUSED, /* no connection could be made; call->err says why */
 	PST_HTTP_FAILED,  /* the call has failed for good; call->err says why */
 };
 
@@ -44,7 +44,7 @@ struct pst_http_conn {
 	struct pst_http_call *call; /* NULL if idle */
 	struct pst_http_conn *next; /* next connection in a list of the reactor */
 	struct pst_tls *tls;	    /* NULL without TLS */
-	/* the server's name, for TLS and for messages; memory of the endpoint */
+	/* the server's name, for TLS and for messages; the endpoint owns the string */
 	const char *host;
 	struct pst_tls_context *tls_context;
 	bool reused;		 /* the connection carried a request before */
@@ -75,15 +75,15 @@ struct pst_http_conn {
 int pst_http_conn_open(struct pst_http_conn *conn, const struct sockaddr *address,
 		       socklen_t address_len);
 void pst_http_conn_close(struct pst_http_conn *conn);
-/* Returns whether a connection without a call has ended or has received bytes: such a connection
- * cannot carry another request. */
+/* Returns true if a connection without a call has ended, or has received bytes that no call
+ * expects. Such a connection cannot carry another request. */
 bool pst_http_conn_has_surplus(const struct pst_http_conn *conn);
 /* Gives a call to a connection that is idle or connecting. */
 void pst_http_conn_give(struct pst_http_conn *conn, struct pst_http_call *call, uint64_t now_ns);
 /* Continues the call after the socket has become ready. */
 enum pst_http_end pst_http_conn_run(struct pst_http_conn *conn, uint64_t now_ns);
-/* Checks the times and the speed. Returns PST_HTTP_BROKEN or PST_HTTP_REFUSED if the connection is
- * too slow. */
+/* Checks the time limits and the speed. Returns PST_HTTP_BROKEN or PST_HTTP_REFUSED if the
+ * connection exceeds a time limit or is too slow. */
 enum pst_http_end pst_http_conn_check(struct pst_http_conn *conn, uint64_t now_ns);
 
 #endif

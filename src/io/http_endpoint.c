@@ -16,9 +16,9 @@
 #include "core/base/fork.h"
 
 /* If the addresses of an endpoint are older than this, the next pst_endpoint_get looks them up
- * again. Object stores spread their load by addresses that change within minutes. */
+ * again. The names of object stores change their addresses within minutes, to spread the load. */
 #define FRESH_NS 60000000000u
-/* An address to which no connection could be made is tried last for this time. */
+/* For this time after a failed connection to an address, new connections try that address last. */
 #define FAILED_NS 60000000000u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -125,7 +125,7 @@ unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint)
 		if (!failed_ns || now_ns > failed_ns + FAILED_NS)
 			break;
 	}
-	at %= count; /* the index `first` if all addresses have failed */
+	at %= count; /* `at` is `first` again if all addresses have failed */
 	endpoint->address_next = at + 1;
 	pthread_mutex_unlock(&lock);
 	return at;
@@ -217,7 +217,8 @@ static int endpoint_new(const struct pst_http_endpoint_opts *opts, struct pst_ht
 	return 0;
 }
 
-/* Puts an endpoint into the table, unless another thread has put an equal one there. */
+/* Puts an endpoint into the table and stores it in *out. If another thread has put an equal one
+ * there, stores that one, and frees `endpoint`. */
 static int endpoint_add(struct pst_http_endpoint *endpoint,
 			const struct pst_http_endpoint_opts *opts, struct pst_http_endpoint **out,
 			struct pst_err *err)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Endpoints: the servers that this process talks to, with their addresses. A process has one
- * endpoint for each server and kind of connection, which all threads share. If the server's name
- * contains the name of the bucket, each bucket has its own endpoint. Endpoints are never freed,
- * because idle connections refer to them. An endpoint takes about 5 KB; the certificates, which
- * take much more, are shared by the endpoints that trust the same certificates. Called by http.c,
- * by the storage of objects and by the gateway.
+ * Endpoints: the servers that this process talks to, with their addresses. All threads share them.
+ * A process has one endpoint for each server and each set of connection settings (port, TLS,
+ * certificates). If the server's name contains the name of the bucket, each bucket has its own
+ * endpoint. Endpoints are never freed, because idle connections refer to them. An endpoint takes
+ * about 5 KB; the certificates, which take much more, are shared by the endpoints that trust the
+ * same certificates. Called by http.c, by the storage of objects and by the gateway.
  */
 #ifndef PST_IO_HTTP_ENDPOINT_H
 #define PST_IO_HTTP_ENDPOINT_H

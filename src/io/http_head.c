@@ -66,8 +66,8 @@ static void part_trim(struct part *part)
 		part->len--;
 }
 
-/* Copies a value that fits into `out` and has no character below `lowest`. Otherwise leaves `out`
- * empty. */
+/* Copies the value to `out` if it fits and has only characters from `lowest` to '~'. Otherwise
+ * leaves `out` empty. */
 static void part_copy_from(struct part part, char lowest, char *out, size_t out_len)
 {
 	if (part.len >= out_len)

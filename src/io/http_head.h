@@ -43,7 +43,7 @@ struct pst_http_head {
 
 /*
  * Parses a head at the start of `bytes`. Returns its length, with the empty line at its end, or 0
- * if the bytes end before the head. Returns -EBADMSG if the head is malformed, and -E2BIG if it is
+ * if the head is not complete yet. Returns -EBADMSG if the head is malformed, and -E2BIG if it is
  * longer than the limits allow.
  */
 long pst_http_head_parse(const char *bytes, size_t len, struct pst_http_head *out);
@@ -60,7 +60,8 @@ struct pst_http_chunks {
 /*
  * Takes up to `len` bytes of a chunked body. Moves the decoded bytes to the start of `bytes`, and
  * stores their number in *decoded. Returns the number of bytes taken, which is less than `len` only
- * if the body ends before; *ended is then true. Returns -EBADMSG if the coding is malformed.
+ * if the body ends earlier. Sets *ended to whether the end of the body was reached. Returns
+ * -EBADMSG if the coding is malformed.
  */
 long pst_http_chunks_take(struct pst_http_chunks *chunks, char *bytes, size_t len, size_t *decoded,
 			  bool *ended);

@@ -6,12 +6,13 @@
 #include "io/http_limit.h"
 
 /* Length of a window, in which the speed is measured. Shorter windows measure noise: a request of 4
- * MiB takes 40 ms at 100 MB/s. If the server is fast, a window ends sooner, when WINDOW_ROUNDS
- * times as many requests have ended as may be in flight. */
+ * MiB takes 40 ms at 100 MB/s. If the server is fast, a window ends sooner: when the number of
+ * ended requests is WINDOW_ROUNDS times the limit of requests in flight. */
 #define WINDOW_NS 200000000u
 #define WINDOW_MIN_NS 20000000u
 #define WINDOW_ROUNDS 8u
-/* After "slow down", the limit stays low for this time, as AWS recommends for S3's answer 503. */
+/* For this time after the answer "slow down", the limit does not rise, as AWS recommends for S3's
+ * answer 503. */
 #define CALM_NS 2000000000u
 /* Minimum difference between the speeds of two windows, in percent, that counts as better or
  * worse. */
@@ -62,7 +63,7 @@ void pst_http_limit_end(struct pst_http_limit *limit, uint64_t bytes, uint64_t n
 	}
 	limit->bytes += bytes;
 	limit->ended++;
-	/* A window must last until each request that was in flight at its start can have ended. */
+	/* A window must be long enough for all requests that were in flight at its start to end. */
 	if (limit->ended < limit->now || ns < WINDOW_MIN_NS)
 		return;
 	if (ns < WINDOW_NS && limit->ended < WINDOW_ROUNDS * limit->now)

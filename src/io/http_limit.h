@@ -3,8 +3,8 @@
  * Limits the number of requests in flight to an endpoint, and adapts the limit to the measured
  * speed. The functions are pure: http.c passes the time, under its lock.
  *
- * The limit changes in steps, which keep their direction, up or down, until the bytes per second
- * show that it is wrong. An answer "slow down" halves the limit at once.
+ * The limit changes in steps, up or down. All steps go in one direction until the bytes per second
+ * show that this direction is wrong. An answer "slow down" halves the limit at once.
  */
 #ifndef PST_IO_HTTP_LIMIT_H
 #define PST_IO_HTTP_LIMIT_H

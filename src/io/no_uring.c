@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine uring in a build without liburing. Its open always fails and names the reason, and the
- * library's thread then opens the next engine of its list.
+ * The engine "uring" in a build without liburing. Its function open() always fails and names the
+ * reason. The library's thread then opens the next engine of its list.
  */
 #include "io/uring.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine threads: worker threads that make plain pread and pwrite calls. It is for kernels and
- * containers that refuse io_uring. `submit` starts workers when calls come in, at most `depth` or
- * WORKERS_MAX, whichever is less. With depth 0 the engine has no workers: `submit` makes the call
- * on the calling thread, and the next `poll` reports its completion.
+ * The engine "threads": worker threads make plain pread and pwrite calls. The engine is for kernels
+ * and containers that refuse io_uring. `submit` starts workers when calls come in, at most `depth`
+ * or WORKERS_MAX, whichever is less. With depth 0 the engine has no workers: `submit` makes the
+ * call on the calling thread, and the next `poll` reports its completion.
  *
  * Lock order: no other lock is taken under engine->lock, and it is never held during a system call
  * that moves data.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of engine threads, which works on every kernel. */
+/* The function table of the engine "threads", which works on every kernel. */
 #ifndef PST_IO_THREADS_H
 #define PST_IO_THREADS_H
 

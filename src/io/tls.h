@@ -26,16 +26,18 @@ struct pst_tls *pst_tls_open(struct pst_tls_context *context, int fd, const char
 void pst_tls_close(struct pst_tls *tls);
 
 /*
- * Continue the handshake, read and write. Each returns -EAGAIN if the socket is not ready;
- * pst_tls_wants_write then says for which direction to wait. Other errors end the connection.
- * pst_tls_shake returns 0 when it is complete. If the server's certificate is refused, it returns
- * -EKEYREJECTED with a message. pst_tls_read returns 0 at the end of the connection.
+ * The three functions continue the handshake, read bytes and write bytes. Each returns -EAGAIN if
+ * the socket is not ready; pst_tls_wants_write then says for which direction to wait. Other errors
+ * end the connection. pst_tls_shake returns 0 when the handshake is complete. If the server's
+ * certificate is refused, it returns -EKEYREJECTED with a message. pst_tls_read returns 0 at the
+ * end of the connection.
  */
 int pst_tls_shake(struct pst_tls *tls, struct pst_err *err);
 ssize_t pst_tls_read(struct pst_tls *tls, void *bytes, size_t len);
 ssize_t pst_tls_write(struct pst_tls *tls, const void *bytes, size_t len);
 bool pst_tls_wants_write(const struct pst_tls *tls);
-/* Returns whether libssl holds received bytes, which the socket no longer shows. */
+/* Returns whether libssl holds received bytes. poll() does not report such bytes, because libssl
+ * has already read them from the socket. */
 bool pst_tls_has_more(const struct pst_tls *tls);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine uring: one io_uring for each lane (a thread of the library), opened, used and closed on
- * this thread. The io_uring also reads the lane's wake eventfd, so that one wait covers completions
- * and wake-ups.
+ * The engine "uring": one io_uring for each lane (a thread of the library), opened, used and closed
+ * on this thread. The io_uring also reads the lane's wake eventfd, so that one wait covers
+ * completions and wake-ups.
  *
  * If the kernel refuses io_uring, `open` returns the reason and the lane opens the next engine of
  * the list. If io_uring_enter keeps failing later, the fallback engine (the last of the list) makes
@@ -33,7 +33,7 @@
  * time for each read. */
 #define TOGETHER_MAX 4
 #define REAP_MAX 16
-#define SLOTS_MAX 2 /* Maximum number of pieces of the lane's pinned staging memory (its ring). */
+#define SLOTS_MAX 2 /* Maximum number of pieces of the lane's pinned staging memory. */
 #define TAG_WAKE 1u /* user_data of the read of the eventfd that wakes this thread. */
 /* io_uring_enter fails mostly because memory is short. The engine repeats it after RETRY_US, and
  * gives up after FAILURES_MAX failures in a row. */
@@ -218,8 +218,8 @@ static int fallback_submit(struct uring_engine *engine, struct pst_call *call)
 }
 
 /* Passes all calls that the kernel has not accepted, and all later calls, to the fallback engine.
- * The kernel must never get one of these calls as well. The kernel uses the memory of each accepted
- * call until it completes, so this engine still waits for the accepted calls. */
+ * The kernel must never get a call that the fallback engine makes. The kernel uses the memory of
+ * each accepted call until it completes, so this engine still waits for the accepted calls. */
 static void uring_give_up(struct uring_engine *engine, int code)
 {
 	const struct io_uring_sq *sq = &engine->ring.sq;
@@ -274,9 +274,9 @@ static void uring_flush(struct uring_engine *engine)
 		uring_entered(engine, io_uring_submit(&engine->ring));
 }
 
-/* Sleeps instead of a wait in the io_uring, while io_uring_enter must not be called. The
- * function cannot poll the io_uring's descriptor instead. That descriptor stays readable as
- * long as there are completions that only io_uring_enter can fetch. */
+/* Sleeps for a moment in which io_uring_enter must not be called, so that the engine cannot wait in
+ * the io_uring. The function cannot poll the io_uring's descriptor instead. That descriptor stays
+ * readable as long as there are completions that only io_uring_enter can fetch. */
 static void uring_sleep(int64_t timeout_us)
 {
 	struct timespec ts = {0, RETRY_US * 1000};

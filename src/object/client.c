@@ -21,8 +21,8 @@
 #include "wire/client.h"
 #include "wire/exchange.h"
 
-/* Links of a circular, doubly linked list. It is the first member of each buffer and window, so
- * that a pointer to it is also a pointer to the object. */
+/* Links of a circular, doubly linked list. This struct is the first member of each buffer and
+ * window, so that a pointer to it is also a pointer to the object. */
 struct entry {
 	struct entry *next, *before;
 };
@@ -35,7 +35,8 @@ struct penstock_object_client {
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completed requests */
 	struct pst_object_requests requests;
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* fork generation when the client was opened; pst_fork_check compares it to detect a forked
+	 * child */
 	unsigned generation;
 	/* protects `buffers` and `windows`; no other lock is taken while it is held */
 	pthread_mutex_t lock;

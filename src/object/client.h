@@ -2,7 +2,7 @@
 /*
  * Functions of a client that a plane uses in addition to the public API: windows in memory that a
  * tenant (another process) shares with the plane, and the cancellation of a tenant's requests. The
- * code in plane/ calls them. The clients of a plane have no plane themselves.
+ * code in plane/ calls them. A client that a plane opens for a tenant does not use a plane.
  */
 #ifndef PST_OBJECT_CLIENT_H
 #define PST_OBJECT_CLIENT_H

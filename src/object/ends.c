@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements ends.h. The client and the server code of penstock_object.h call it, and the code for
- * connections to a plane (plane_link.c). */
+/* Implements ends.h. The code of clients, of servers and of connections to a plane (plane_link.c)
+ * calls these functions. */
 #include "object/ends.h"
 
 #include <errno.h>

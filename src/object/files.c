@@ -9,10 +9,11 @@
  * file that changed in the last SETTLED_S seconds is not kept open: a second change within one tick
  * of the file system's clock would leave the change time as it is.
  *
+ * Each open file reserves an amount of memory for its registrations: its length, within a limit.
  * The open files together reserve at most 1/SHARE of the machine's memory. After transfers of
  * MOVES_OF times its reserved bytes, a file is closed and opened again. This limits the
  * registrations of a file whose transfers never repeat a range. So all registrations together stay
- * below a quarter of the memory, which is the limit of path mapped.
+ * below a quarter of the memory, which is the limit of the path "mapped".
  */
 #include "object/files.h"
 
@@ -43,7 +44,7 @@ struct file {
 	int fd;		 /* a duplicate of the caller's descriptor */
 	struct penstock_storage *st; /* the opened file; NULL while a thread opens it */
 	bool used;
-	bool doomed;	/* true if the file is closed when its last transfer has ended */
+	bool doomed;	/* true if the file must be closed when no transfer uses it any more */
 	unsigned users; /* moves in progress */
 	uint64_t reserved, moved, used_ms;
 };
@@ -273,8 +274,8 @@ static bool is_stale(const struct file *file, uint64_t now)
 {
 	struct stat stat;
 
-	/* Also closes a file that has no name any more, because the file system frees the file's
-	 * space only then. */
+	/* A file without a name is stale, too: the file system frees its space only after it is
+	 * closed. */
 	return file->used && file->st && !file->users &&
 	       (now >= file->used_ms + IDLE_MS || fstat(file->fd, &stat) || !stat.st_nlink);
 }

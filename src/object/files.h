@@ -14,7 +14,7 @@ struct penstock_device;
 int pst_object_file_io(int fd, uint64_t off, struct penstock_device *dev, void *mem, uint64_t len,
 		       bool read_file);
 /* Closes files that were idle for 10 s, and files whose name was removed. Returns the time in ms
- * after which the caller calls it again, or -1 if no file is open. */
+ * after which the caller must call this function again, or -1 if no file is open. */
 int pst_object_files_tidy(void);
 /* Closes all files. The caller guarantees that no other function of this header runs meanwhile. */
 void pst_object_files_close(void);

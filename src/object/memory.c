@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements memory.h. The table of functions below calls the public API. For three tasks that have
- * no public function it calls the devices: the length of an export, dma-bufs, and the order of
- * writes by network cards. All clients and servers of a process share one reference to the device
- * "host".
+ * Implements memory.h. The table of functions below calls the public API. Three tasks have no
+ * public function, so the table calls the device's own functions: the length of an export,
+ * dma-bufs, and ordering a network card's writes. All clients and servers of a process share one
+ * reference to the device "host".
  */
 #include "object/memory.h"
 

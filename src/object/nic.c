@@ -123,7 +123,7 @@ bool pst_nic_is_up(struct pst_wire_nic *nic)
 	int ret;
 
 	if (!nic->name[0])
-		return true; /* nothing is known of it */
+		return true; /* without a name the state is unknown, and the card counts as up */
 	if (known_ms && now_ms - known_ms < LINK_MS)
 		return !atomic_load(&nic->is_down);
 	if (pst_sysfs_open(&fs, NULL))

@@ -36,7 +36,8 @@ int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *d
 
 void pst_plane_buffer_free(struct pst_plane_buffer *buffer, uint64_t until_ns)
 {
-	/* `stuck`: a server may still access the buffer's GPU memory, so that stays allocated. */
+	/* `stuck`: a server may still access the buffer's GPU memory, so this memory stays
+	 * allocated. */
 	if (!atomic_load(&buffer->stuck))
 		pst_shared_abandon(&buffer->shared, until_ns);
 	free(buffer);
@@ -83,8 +84,8 @@ int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, 
 		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the window ends beyond the buffer of %zu bytes",
 				      buffer->len);
-	/* After `cut`, this process has other pages than the plane. Bytes for a new window would go
-	 * to the plane's pages, and never reach this process. */
+	/* If `cut` is set, this process and the plane map different pages. Bytes for a new window
+	 * would go to the plane's pages, and never reach this process. */
 	if (atomic_load(&buffer->cut))
 		return cut_fail(err);
 	grant = calloc(1, sizeof(*grant));

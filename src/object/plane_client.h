@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The code of a client that uses a plane, a process that opens windows and sends HTTP requests for
- * it. The client shares memory with the plane. client.c calls these functions.
+ * The code of a client that uses a plane. A plane is a process that opens windows and sends HTTP
+ * requests for its clients. The client shares memory with the plane. client.c calls these
+ * functions.
  */
 #ifndef PST_OBJECT_PLANE_CLIENT_H
 #define PST_OBJECT_PLANE_CLIENT_H

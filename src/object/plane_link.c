@@ -187,8 +187,8 @@ static void die(struct pst_plane_link *link, int code)
 
 /* Returns true if the plane has not answered a PING in time. A PING is sent if the plane has sent
  * nothing for a quarter of the time limit although a question or an operation waits for it. The
- * time limit starts with the PING, because this process may have been stopped before it. The caller
- * holds link->lock. */
+ * time limit starts with the PING, because this process may have been stopped before the PING. The
+ * caller holds link->lock. */
 static bool is_silent(struct pst_plane_link *link)
 {
 	struct pst_plane_message ping = {.kind = PST_PLANE_PING};

@@ -21,8 +21,8 @@ struct pst_plane_link_opts {
 	/* time in ms after which a plane that does not answer counts as ended; 0: 30,000 */
 	unsigned timeout_ms;
 	struct pst_ends *ends;
-	/* The link's thread calls it with the owner of an operation when the operation has
-	 * completed. Only afterwards can the application take the completion from `ends`. */
+	/* The link's thread calls this function with the owner of an operation when the operation
+	 * has completed. Only afterwards can the application take the completion from `ends`. */
 	void (*idle)(void *owner);
 };
 

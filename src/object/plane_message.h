@@ -46,7 +46,7 @@ enum pst_plane_kind {
 	PST_PLANE_FD,
 	PST_PLANE_PING,
 	PST_PLANE_INFO,
-	/* shares memory, whose file descriptors the FD messages before it have passed */
+	/* shares memory; earlier FD messages have passed the memory's file descriptors */
 	PST_PLANE_MEMORY,
 	PST_PLANE_MEMORY_CLOSE,
 	/* clients */
@@ -61,8 +61,8 @@ enum pst_plane_kind {
 	PST_PLANE_WELCOME,
 	PST_PLANE_ANSWER,
 	PST_PLANE_COUNTS, /* reply to INFO */
-	PST_PLANE_ENDED,  /* the HTTP request that a START has started has completed */
-	PST_PLANE_MOVED,  /* the move of bytes that a MOVE has started has completed */
+	PST_PLANE_ENDED,  /* the HTTP request of an earlier START has completed */
+	PST_PLANE_MOVED,  /* the transfer that an earlier MOVE requested has completed */
 	PST_PLANE_KINDS,
 };
 

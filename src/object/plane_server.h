@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The code of a server that uses a plane, a process that moves bytes for it. The server shares
- * memory with the plane, and the plane parses the tokens of clients. server.c calls these
- * functions.
+ * The code of a server that uses a plane. A plane is a process that moves bytes for its servers.
+ * The server shares memory with the plane, and the plane parses the tokens of clients. server.c
+ * calls these functions.
  */
 #ifndef PST_OBJECT_PLANE_SERVER_H
 #define PST_OBJECT_PLANE_SERVER_H
@@ -16,8 +16,8 @@ struct pst_plane_remote {
 	int encrypted, on_host;
 };
 
-/* Memory that the application has allocated for moves, which are transfers between it and clients'
- * windows. */
+/* Memory that the application has allocated for moves, which are transfers between this memory and
+ * clients' windows. */
 struct pst_plane_memory_of {
 	struct pst_plane_memory_of *next;
 	struct pst_shared shared;

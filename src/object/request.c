@@ -37,7 +37,7 @@ struct pst_object_transfer {
 	bool flying;
 	bool no_body, judged;
 	bool body;	/* the bytes move as an HTTP body, not through the window */
-	unsigned cards; /* network cards with which the request may still be repeated */
+	unsigned cards; /* number of further network cards with which the request may be repeated */
 	uint64_t off;
 	struct penstock_object_verdict verdict;
 	struct penstock_object_window_info info;
@@ -186,8 +186,8 @@ static int window_release(struct pst_object_transfer *t)
 	return target->released;
 }
 
-/* Prepares the memory from which an HTTP body is sent, or into which it is received. For a PUT,
- * copies the bytes from the memory of a GPU into it. */
+/* Prepares the memory from which an HTTP body is sent, or into which it is received. For a PUT from
+ * the memory of a GPU, copies the bytes into the prepared memory. */
 static int body_prepare(struct pst_object_transfer *t)
 {
 	const struct pst_object_target *target = t->target;
@@ -239,7 +239,7 @@ static void transfer_resend(struct pst_object_transfer *t)
 }
 
 /* Sends the request again with a token for another network card, if one is left to try. Returns
- * true if the request was passed on. */
+ * false if the request was not sent: the caller must then handle it. */
 static bool transfer_resend_by_card(struct pst_object_transfer *t)
 {
 	struct pst_object_target *target = t->target;
@@ -282,7 +282,8 @@ static void *resend_run(void *arg)
 	return NULL;
 }
 
-/* Closes the window to the server, and then sends the request again, mostly with an HTTP body. */
+/* Closes the window to the server, and then sends the request again, with a token for another
+ * network card or with an HTTP body. */
 static void transfer_begin_resend(struct pst_object_transfer *t)
 {
 	pthread_t thread;
@@ -649,8 +650,9 @@ int pst_object_requests_open(struct pst_object_requests *requests, struct pst_en
 	return 0;
 }
 
-/* Cancels one request. If the request still waits for its turn to be sent, returns it, and the
- * caller completes it. Otherwise asks its reactor to end it. The caller holds requests->lock. */
+/* Cancels one request. If that request still waits for its turn to be sent, returns the request,
+ * which the caller must complete. Otherwise asks the reactor to end the request. The caller holds
+ * requests->lock. */
 static struct pst_object_transfer *cancel_one(struct pst_object_requests *requests)
 {
 	for (struct pst_object_transfer *t = requests->all; t; t = t->next)

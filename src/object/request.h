@@ -16,7 +16,8 @@ struct pst_object_transfer;
 
 /* The requests in flight of one client. */
 struct pst_object_requests {
-	/* taken before the lock of io/http.c, which may be taken while it is held */
+	/* lock order: a thread that needs this lock and the lock of io/http.c takes this one
+	 * first */
 	pthread_mutex_t lock;
 	pthread_cond_t none; /* signalled when no request is in flight any more */
 	struct pst_object_transfer *all;
@@ -39,8 +40,8 @@ struct pst_object_target {
 	unsigned char *mem;
 	uint64_t len;
 	enum penstock_op op;
-	/* request.c calls it when the request has completed. Only afterwards can the application
-	 * take the completion. */
+	/* request.c calls this function when the request has completed. Only afterwards can the
+	 * application take the completion. */
 	void (*idle)(struct pst_object_target *target);
 };
 

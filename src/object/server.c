@@ -24,7 +24,8 @@ struct penstock_object_server {
 	/* connection to the plane, the process that moves the bytes; NULL if the server has none */
 	struct pst_plane_link *link;
 	struct pst_ends ends; /* completions of the moves that the plane makes */
-	/* fork generation at the open; by it, pst_fork_check detects a forked child */
+	/* fork generation when the server was opened; pst_fork_check compares it to detect a forked
+	 * child */
 	unsigned generation;
 	/* protects the list of memories; no other lock is taken while it is held */
 	pthread_mutex_t lock;
@@ -144,7 +145,7 @@ void penstock_object_server_close(struct penstock_object_server *server)
 
 /* ---- memory ---- */
 
-/* Allocates memory for a server without a plane, so that it is not shared with another process. */
+/* Allocates memory for a server without a plane. No other process shares this memory. */
 static int memory_open(struct penstock_device *dev, size_t len, struct pst_shared *out,
 		       struct pst_err *err)
 {

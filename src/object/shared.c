@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements shared.h. A plane and the code for connections to a plane call it. */
+/* Implements shared.h: memory that a plane (a separate process) shares with its clients and
+ * servers. Both sides call these functions. */
 #include "object/shared.h"
 
 #include <errno.h>
@@ -105,8 +106,8 @@ int pst_shared_create(struct penstock_device *dev, size_t len, struct pst_shared
 }
 
 /* Returns whether the file of `fd` can never become shorter than `len`, and `fd` has the access
- * mode `access`. Refuses hugetlbfs: if it has no free page at an access, the kernel kills the
- * process. */
+ * mode `access`. Refuses files of hugetlbfs: if no huge page is free when a process accesses the
+ * memory, the kernel kills that process. */
 static bool keeps_length(int fd, size_t len, int access)
 {
 	const int seals = fcntl(fd, F_GET_SEALS), flags = fcntl(fd, F_GETFL);
@@ -183,8 +184,8 @@ int pst_shared_cut(struct pst_shared *s, uint64_t off, uint64_t len, struct pst_
 		return pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "%zu fresh bytes: %m",
 				      size);
 	memcpy(fresh, s->ptr + start, size);
-	/* Replaces all pages by one call, so that no thread accesses a page that is not mapped at
-	 * that moment. */
+	/* Replaces all pages with one call, because another thread may access them meanwhile, and
+	 * must never find a page that is not mapped. */
 	if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, s->ptr + start) ==
 	    MAP_FAILED) {
 		pst_fail_errno(err, ETIMEDOUT, PENSTOCK_WHY_NO_MEMORY, "mremap: %m");

@@ -63,9 +63,9 @@ static bool can_store_nontemporal(void)
 #endif
 
 /* Returns true if the request is probably the only one in flight. A device's requests go to the
- * device's first thread (lane) while that has capacity, and the lane counts them in `requests`.
- * Returns false for a request that is not counted, because a caller's thread or a wrapper path
- * carries it. */
+ * device's first thread (lane) while this lane has capacity, and it counts them in `requests`.
+ * Requests that a caller's thread or a wrapper path carries out are not counted. For such a
+ * request, the function returns false. */
 static bool req_is_alone(const struct pst_request *req)
 {
 	return req->home_lane &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The L2 bounce: copies bytes from the page cache to a slot (pinned memory from which the GPU
- * copies) through a small buffer that stays in the CPU's L2 cache. Path bounce uses it for a short
- * read of effort fast that is the only request in flight. bounce_l2.c explains why.
+ * copies) through a small buffer that stays in the CPU's L2 cache. The path "bounce" uses it for a
+ * short read with the effort "fast" if no other request is in flight. bounce_l2.c explains why.
  */
 #ifndef PST_PATH_BOUNCE_L2_H
 #define PST_PATH_BOUNCE_L2_H

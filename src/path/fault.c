@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path fault: wraps another path and injects faults into chunks that a seed selects, so that tests
- * can check how the library handles faults. A selected chunk fails, is delayed, or lies: it reports
- * that all bytes were moved although they were not. A request uses this path only if it names it.
- * The wrapped path moves the bytes of a chunk in pieces; for each piece, this file makes a request
- * with one chunk. After a failure, a chunk may be retried on another path, without further faults.
+ * The path "fault" wraps another path and injects faults into chunks that a seed selects, so that
+ * tests can check how the library handles faults. A selected chunk fails, is delayed, or lies: it
+ * reports that all bytes were moved although they were not. A request uses this path only if the
+ * request names the path. The wrapped path moves the bytes of a chunk in pieces; for each piece,
+ * this file makes a request with one chunk. After a failure, a chunk may be retried on another
+ * path, without further faults.
  *
  * The syntax is fault[:PATH][?NAME=VALUE&...], with these names:
  *
@@ -125,7 +126,7 @@ static int fault_wrap(const char *args, void *state, struct pst_err *err)
 
 /* ---- choosing the chunks ---- */
 
-/* Returns a pseudo-random number that depends on the seed, the chunk and the purpose. */
+/* Returns a pseudo-random number that depends on the seed, the chunk and `purpose`. */
 static uint64_t chunk_random(const struct fault_spec *spec, const struct pst_chunk *chunk,
 			     unsigned purpose)
 {

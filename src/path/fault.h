@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of path fault, which wraps another path and injects faults. */
+/* The function table of the path "fault", which wraps another path and injects faults. */
 #ifndef PST_PATH_FAULT_H
 #define PST_PATH_FAULT_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moves chunks by O_DIRECT between the drive and the caller's memory. No byte passes through the
- * library's memory. The allow-list has the file systems and block layers that are known not to
- * copy. If a layer of the file is not on it, this file counts one CPU copy, because the kernel may
- * copy there without reporting it.
+ * library's memory. The allow-list names the file systems and block layers that are known not to
+ * copy. If a layer below the file is not on the list, this code counts one CPU copy, because the
+ * kernel may copy there without reporting it.
  */
 #include "path/inplace.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves a chunk (a part of a request) between the drive and the caller's memory by O_DIRECT. Paths
- * p2p and odirect share these functions. The paths differ only in the memory that they permit and
- * in how they explain an error.
+ * Moves a chunk (a part of a request) between the drive and the caller's memory by O_DIRECT. The
+ * paths "p2p" and "odirect" share these functions. The paths differ only in the memory that they
+ * permit and in how they explain an error.
  */
 #ifndef PST_PATH_INPLACE_H
 #define PST_PATH_INPLACE_H
@@ -11,12 +11,13 @@
 
 /*
  * Returns 0 if the route's storage offers O_DIRECT. Otherwise returns -errno, with the reason in
- * `err` and advice how to remove it in `fix`. Path staged calls it too.
+ * `err` and advice on how to remove this reason in `fix`. The path "staged" calls this function,
+ * too.
  */
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix);
 
-/* The common part of the probes of paths p2p and odirect, which find out whether a path can be
- * used: checks O_DIRECT, and sets alignment and class in `facts`. */
+/* The common part of the probes of the paths "p2p" and "odirect". A probe finds out whether a path
+ * can be used. This part checks O_DIRECT, and sets alignment and class in `facts`. */
 int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path mapped: the device's copy engine reads the page cache in place. A lane (a thread of the
- * library) maps the file shared and read-only, registers ranges of the mapping (windows) with the
- * device, and queues a copy from them. The CPU touches no byte and no page becomes dirty. The path
- * carries reads only.
+ * The path "mapped": the device's copy engine reads the page cache in place. A lane (a thread of
+ * the library) maps the file shared and read-only, registers ranges of the mapping (windows) with
+ * the device, and queues a copy from them. The CPU touches no byte and no page becomes dirty. The
+ * path carries reads only.
  *
  * One lane registers all windows of a device, because the driver registers only one range at a
  * time: 57 GB/s on an H200, with any number of threads. Other lanes have nothing to do meanwhile,
- * so with the efforts fast and balanced they carry other chunks of the request on another path.
+ * so with the efforts "fast" and "balanced" they carry other chunks of the request on another path.
  * Never map with MAP_PRIVATE, because registering such a mapping hangs the CUDA driver.
  *
  * Unregistering waits for everything that the application has queued on the device. Meanwhile every
@@ -54,10 +54,10 @@
  * calls that use both paths read 12 % slower than with 32 or 16 MiB. With 64 MiB, the library read
  * as fast as with 32, and used less CPU time (H200). */
 #define WINDOW_MIXED (64u << 20)
-/* If possible, path bounce (a copy by the CPU) carries contiguous cached ranges that are shorter
- * than this number of bytes, because it takes less time than registering a window. Measured on an
- * H200 with a file of which every other MiB is cached: with windows of 1 MiB, the read took 1.6
- * times as long as with CPU copies. */
+/* Cached ranges that are contiguous and shorter than this number of bytes go over the path "bounce"
+ * (a copy by the CPU) if possible, because that takes less time than registering a window. Measured
+ * on an H200 with a file of which every other MiB is cached: with windows of 1 MiB, the read took
+ * 1.6 times as long as with CPU copies. */
 #define WINDOW_MIN (8u << 20)
 /* Length in bytes of the first and last windows (registered ranges) of a request. The copy engine
  * has no work until the first window is registered, which takes 0.15 ms. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of path mapped: the device's copy engine reads the page cache. */
+/* The function table of the path "mapped": the device's copy engine reads the page cache. */
 #ifndef PST_PATH_MAPPED_H
 #define PST_PATH_MAPPED_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path null: completes each chunk (part of a request) at once and moves nothing. With it, tests and
- * benchmarks measure the cost of a request without a transfer. Requests use it only if they name
- * it.
+ * The path "null" completes each chunk (part of a request) at once and moves nothing. With it,
+ * tests and benchmarks measure the cost of a request without a transfer. A request uses this path
+ * only if the request names it.
  */
 #include "path/null.h"
 #include "core/lane/chunk.h"
@@ -22,8 +22,8 @@ static int null_probe(struct pst_route *route, struct pst_path_facts *facts, str
 static int null_start(struct pst_chunk *chunk)
 {
 	chunk->moved = chunk->len;
-	/* Only a stream-ordered request runs on a lane (a thread of the library) here, and the lane
-	 * waits for the chunk's completion. */
+	/* Of this path's requests, only a stream-ordered one has a lane (a thread of the library),
+	 * and the lane waits for the chunk's completion. */
 	if (chunk->lane)
 		pst_chunk_done(chunk, 0);
 	return 0;

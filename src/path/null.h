@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of path null, which completes chunks at once and moves nothing. */
+/* The function table of the path "null", which completes chunks at once and moves nothing. */
 #ifndef PST_PATH_NULL_H
 #define PST_PATH_NULL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path odirect: the drive's DMA writes the caller's host memory, or reads from it. It works with
- * device host only.
+ * The path "odirect": the drive's DMA writes the caller's host memory, or reads from it. It works
+ * with the device "host" only.
  */
 #include "core/request/plan.h"
 #include "path/inplace.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of path odirect: the drive's DMA writes the caller's host memory, or reads
- * from it. */
+/* The function table of the path "odirect": the drive's DMA writes the caller's host memory, or
+ * reads from it. */
 #ifndef PST_PATH_ODIRECT_H
 #define PST_PATH_ODIRECT_H
 

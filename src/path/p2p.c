@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path p2p: the drive's DMA writes device memory itself, or reads from it. It uses Linux PCI P2PDMA
- * (since kernel 6.2): O_DIRECT with pages of a PCI device as the buffer. For each pair of drive and
- * device, the kernel decides whether it permits the PCIe route. A test transfer, the canary, checks
- * whether the bytes arrive.
+ * The path "p2p": the drive's DMA writes device memory itself, or reads from it. It uses Linux PCI
+ * P2PDMA (since kernel 6.2): O_DIRECT with pages of a PCI device as the buffer. For each pair of
+ * drive and device, the kernel decides whether it permits the PCIe route. A test transfer, the
+ * canary, checks whether the bytes arrive.
  */
 #include <stdio.h>
 
@@ -35,9 +35,9 @@ static int p2p_probe(struct pst_route *route, struct pst_path_facts *facts, stru
 		return ret;
 	if (dev->mem_align > facts->mem_align)
 		facts->mem_align = dev->mem_align;
-	/* Every pair of drive and device needs the canary (a test transfer), even if a block layer
-	 * is not known to work with O_DIRECT. The hardware may refuse the transfer, or report
-	 * success although it delivered nothing. */
+	/* pst_inplace_probe asks for the canary (a test transfer) only if the block stack is on the
+	 * allow-list. This path always needs the canary: the hardware may refuse the transfer, or
+	 * report success although it delivered nothing. */
 	facts->canary = true;
 	return 0;
 }

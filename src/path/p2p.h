@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of path p2p: the drive's DMA writes device memory, or reads from it. */
+/* The function table of the path "p2p": the drive's DMA writes device memory, or reads from it. */
 #ifndef PST_PATH_P2P_H
 #define PST_PATH_P2P_H
 

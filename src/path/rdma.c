@@ -1,24 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path rdma: the server of a storage (its far side) writes the bytes of a read into a window, which
- * is memory of the lane (a thread of the library). The device copies them from there. For a write,
- * the server reads the bytes from a window of the storage: the storage fills it from a slot of the
- * lane, or the lane lets the device copy them into it. The storage and its transports decide how
- * the server accesses the window, and report whether a CPU copies the bytes. The lane starts the
- * chunks.
- *
- * A lane has up to WINDOWS windows, which it opens when it first needs them and keeps until it
- * closes. A storage completes a transfer only when the server has lost its access to the window. So
- * the window can be used again at once.
- *
- * If the server can access the memory of the lane's device, windows are there. Otherwise, they are
- * host memory, which is pinned for the device like the lane's ring. A window is never the memory of
- * a segment: the driver shares whole allocations only, so the server would get access to all memory
- * of the caller's allocation. The copy within the device takes a few microseconds.
- *
- * A copy within the device waits in a queue behind streams that wait for requests
- * (tests/standin/README.md). Such a stream may depend on the bytes of the copy. So while streams
- * wait for requests, chunks use windows in host memory.
+ * The path "rdma": the server of a storage (its far side) writes the bytes of a read into a window,
+ * which is memory of the lane (a thread of the library). The device copies them from there. For a
+ * write, the server reads the bytes from a window of the storage. The storage fills this window
+ * from a slot of the lane, or the lane lets the device copy the bytes into it. The storage and its
+ * transports decide how the server accesses the window, and report whether a CPU copies the bytes.
+ * The lane starts the chunks.
  */
 #include "path/rdma.h"
 
@@ -39,12 +26,12 @@
 #define WINDOWS 4 /* maximum number of windows of a thread (lane) */
 /* Maximum number of windows of a lane (a thread of the library) in its device's memory, and their
  * length in bytes. A server copies page cache to a GPU without a CPU copy if a transfer has 8 MiB
- * or more (path mapped). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
+ * or more (path "mapped"). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
  * time. */
 #define DEVICE_WINDOWS 2
 #define DEVICE_CHUNK (8u << 20)
-/* After the server has refused a window in the device's memory, a lane (a thread of the library)
- * offers only windows in host memory, for this time. */
+/* For this time after the server refused a window in the device's memory, a lane (a thread of the
+ * library) offers only windows in host memory. */
 #define REFUSED_NS 5000000000u
 /* Length in bytes of a chunk, and of the first chunks of a request, if the storage has no
  * preference. */
@@ -77,7 +64,7 @@ struct need {
 
 /* Closes an element's window. Returns false, and does nothing, if the window is registered with the
  * device's driver and a CUDA stream waits for a request, because the driver's call would wait for
- * this stream. If `wait` is true, waits until no stream does. */
+ * this stream. If `wait` is true, first waits until no stream waits for a request. */
 static bool place_clear(const struct pst_lane *lane, struct place *place, bool wait)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -340,9 +327,9 @@ static void rdma_filled(struct pst_io *io)
 		rdma_fail(chunk, &io->err);
 		return;
 	}
-	/* The server may have sent the bytes in its response instead. They then count as moved by
-	 * the path that receives such bytes. If the transfer moved no byte, because it begins after
-	 * the storage's end, no path changes. */
+	/* The server may have sent the bytes in its response instead. Then pst_chunk_demote changes
+	 * the chunk's path to the one that receives such bytes. A transfer that moved no byte,
+	 * because it begins after the storage's end, keeps its path. */
 	if (io->result && !io->by_window && !pst_chunk_demote(chunk, &io->err)) {
 		rdma_fail(chunk, &io->err);
 		return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Path rdma: the server of a storage, for example of objects, accesses the bytes in a window, which
- * is memory of this process. */
+/* The path "rdma": the server of a storage, such as an S3 server, accesses the bytes in a window,
+ * which is memory of this process. */
 #ifndef PST_PATH_RDMA_H
 #define PST_PATH_RDMA_H
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The paths staged and bounce, through a slot, which is a piece of a lane's pinned memory (its
- * ring). The lane, a thread of the library, starts their chunks; the storage and the device move
- * the bytes. Both paths use the caller's memory only through copies of the device.
+ * The paths "staged" and "bounce" move bytes through a slot, which is a piece of a lane's pinned
+ * memory (its ring). The lane, a thread of the library, starts their chunks; the storage and the
+ * device move the bytes. Both paths use the caller's memory only through copies of the device.
  *
  * staged: for a read, the drive's DMA fills the slot by O_DIRECT, and the device's copy engine
- * copies from the slot. A write goes the other way. The CPU touches no byte. On device host,
- * memcpy replaces the copy engine.
+ * copies from the slot. A write goes the other way. The CPU touches no byte. With the device
+ * "host", memcpy replaces the copy engine.
  *
  * bounce: the CPU copies bytes from the page cache or a socket into the slot, and the copy engine
- * copies them to the device. For host memory the CPU copies straight to the destination. Path
- * bounce works with every storage and device, so every plan ends with it, with one exception. If a
- * caller's descriptor is O_DIRECT and cannot be reopened, it moves whole blocks only, so bounce
- * cannot use it.
+ * copies them to the device. For host memory the CPU copies straight to the destination. The path
+ * "bounce" works with every storage and device, so every plan ends with it, with one exception. If
+ * a caller's descriptor is O_DIRECT and cannot be reopened, that descriptor moves whole blocks
+ * only, so the path cannot use it.
  *
  * If bytes are known to be cached, the lane's thread itself copies them, chunk by chunk: while the
  * CPU copies a chunk, the copy engine copies the one before. A request that is the only one in

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path vendor: NVIDIA's own libcufile moves the bytes, by the module nvidia-fs or by its
+ * The path "vendor": NVIDIA's own libcufile moves the bytes, by the module nvidia-fs or by its
  * peer-to-peer mode. libcufile may fall back to plain reads without reporting it. So the path
  * counts as direct only if libcufile's compat mode is off and a trial read was direct. That read
  * must raise libcufile's counter of peer-to-peer or nvidia-fs reads, but not its counter of posix
  * reads. A test transfer, the canary, then proves that the bytes arrive. If the path is not direct,
- * it serves only requests that require no class of path, and the library tries it last. A call of
- * libcufile blocks, so each lane makes only one at a time.
+ * it serves only requests that accept every class of path (PENSTOCK_ANY), and the library tries it
+ * last. A call of libcufile blocks, so each lane makes only one at a time.
  */
 #include <errno.h>
 #include <stdio.h>

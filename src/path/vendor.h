@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The function table of path vendor: NVIDIA's libcufile moves the bytes. */
+/* The function table of the path "vendor": NVIDIA's libcufile moves the bytes. */
 #ifndef PST_PATH_VENDOR_H
 #define PST_PATH_VENDOR_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NVIDIA's libcufile, loaded for path vendor only, once in each process. The first route (a storage
- * with a device) that could use libcufile loads it, and turns its compat mode off if its version
- * can do that. It is never closed, because its exit handlers run later than any code that could
- * close it.
+ * NVIDIA's libcufile, loaded only for the path "vendor", once in each process. The first route (a
+ * storage with a device) that could use libcufile loads it, and turns its compat mode off if its
+ * version can do that. It is never closed, because its exit handlers run later than any code that
+ * could close it.
  */
 #ifndef PST_PATH_VENDOR_LIB_H
 #define PST_PATH_VENDOR_LIB_H
@@ -11,7 +11,7 @@
 #include "core/base/err.h"
 #include "abi/cufile_abi.h"
 
-/* X(return type, name, parameters) for each libcufile function that path vendor needs. */
+/* X(return type, name, parameters) for each libcufile function that the path "vendor" needs. */
 #define PST_VENDOR_FUNCS(X)                                                                        \
 	X(struct cuf_error, cuFileDriverOpen, (void))                                              \
 	X(struct cuf_error, cuFileDriverGetProperties, (struct cuf_props * props))                 \
@@ -53,8 +53,8 @@ struct pst_vendor_counts {
  */
 const struct pst_vendor *pst_vendor_get(struct pst_err *err);
 
-/* Reads libcufile's counters. Returns -EOPNOTSUPP if it has no counters, or no counters for each
- * GPU. */
+/* Reads libcufile's counters. Returns -EOPNOTSUPP if libcufile has no counters, or does not count
+ * each GPU separately. */
 int pst_vendor_count(const struct pst_vendor *lib, struct pst_vendor_counts *out);
 
 /* Returns the name of a result code of libcufile, such as "DRIVER_NOT_INITIALIZED", in static

@@ -14,7 +14,7 @@ struct param {
 };
 
 /* Appends a piece of a URI, decoded and then encoded again. Clients may encode the same characters
- * differently, and this gives them all the same form. `scratch` has room for `len` + 1 bytes. */
+ * differently; encoding them again gives them one form. `scratch` has room for `len` + 1 bytes. */
 static int uri_put_again(struct pst_text *out, const char *bytes, size_t len, bool path,
 			 char *scratch)
 {

@@ -20,7 +20,7 @@
 #define TRAILERS_MAX 8	    /* maximum number of trailers */
 #define LENGTH_DIGITS_MAX 8 /* maximum number of digits of a chunk's length */
 
-/* SHA-256 of an empty text. The text that a chunk's signature covers contains it in place of
+/* SHA-256 of an empty text. The text that a chunk's signature covers contains this hash in place of
  * headers. */
 #define EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -152,7 +152,7 @@ static bool signature_read(const char *text, char out[65])
 	return true;
 }
 
-/* Parses the first line of a chunk, without its end. */
+/* Parses the first line of a chunk, without its line end. */
 static int length_line(struct pst_chunked *body)
 {
 	static const char name[] = ";chunk-signature=";
@@ -216,7 +216,7 @@ static int empty_line(struct pst_chunked *body)
 	return 0;
 }
 
-/* Parses a line after the last chunk, without its end. */
+/* Parses a line after the last chunk, without its line end. */
 static int trailer_line(struct pst_chunked *body)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -253,7 +253,7 @@ static int line_put(struct pst_chunked *body, char c)
 	bool chunk = body->state == AT_LENGTH;
 	bool cr = body->line_len && body->line[body->line_len - 1] == '\r';
 
-	/* A carriage return is allowed before the end of the line only. */
+	/* A carriage return is allowed only directly before the \n that ends the line. */
 	if (!c || (cr && c != '\n'))
 		return -EBADMSG;
 	if (c != '\n') {

@@ -14,8 +14,9 @@
 
 #include "s3/crc_fold.h"
 
-/* Minimum number of bytes for which the CPU's carry-less multiplication is used. It leaves 64 bytes
- * to the tables, which would be a large part of fewer bytes. */
+/* Minimum number of bytes for which the CPU's carry-less multiplication is used. The multiplication
+ * always leaves 64 bytes, whose CRC the tables compute. For fewer bytes than this minimum, that
+ * remainder would be too large a part. */
 #define FOLD_MIN 256
 
 static struct crc {

@@ -21,8 +21,8 @@ struct pst_crc_fold {
 	 * Reduces the bytes at `mem` to 64 bytes at `out` with the same raw CRC. `raw` is the raw
 	 * CRC of the bytes before `mem`, and is contained in the result. `len` is a multiple of 64
 	 * and not 0. factors[0] is x^575 and factors[1] is x^511, modulo the CRC's polynomial; the
-	 * highest bit of a factor is the coefficient of x^0. NULL if no CPU of this kind has an
-	 * instruction.
+	 * highest bit of a factor is the coefficient of x^0. The pointer is NULL in builds for CPUs
+	 * for which the library uses no such instruction.
 	 */
 	void (*fold)(const uint64_t factors[2], uint64_t raw, const void *mem, size_t len,
 		     unsigned char out[PST_CRC_FOLD]);

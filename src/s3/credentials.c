@@ -26,7 +26,7 @@ struct profile {
 	bool role;
 };
 
-/* State of a file's reading, which the callbacks of pst_ini_read share. */
+/* The state while a file is read, which the callbacks of pst_ini_read share. */
 struct reading {
 	struct profile *profile;
 	const char *name; /* name of the profile */
@@ -285,7 +285,7 @@ static int profile_keys(const struct profile *p, const char *file, struct pst_s3
 	return 0;
 }
 
-/* Copies the keys of the environment to `out` if it has keys. */
+/* Copies the keys of the environment to `out` if the environment has keys. */
 static int environment_keys(struct pst_s3_settings *out, char *why, size_t why_len)
 {
 	int rc = variable_copy("AWS_ACCESS_KEY_ID", out->access_key, sizeof(out->access_key), why,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds a client's S3 settings in the order of AWS's tools: a profile that the caller names, then
- * the environment, then the profile in ~/.aws/credentials and ~/.aws/config. Keys that the program
- * has given for a profile replace those of the files. Called by src/storage/object_request.c,
- * src/check/store.c and gateway/upstream.c. It must never print a secret.
+ * the environment, then the profile that AWS_PROFILE names, or else the profile "default". Profiles
+ * are in ~/.aws/credentials and ~/.aws/config. Keys that the program has given for a profile
+ * replace the keys of these files. Called by src/storage/object_request.c, src/check/store.c and
+ * gateway/upstream.c. The code must never print a secret.
  */
 #ifndef PST_S3_CREDENTIALS_H
 #define PST_S3_CREDENTIALS_H

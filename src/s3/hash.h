@@ -31,8 +31,8 @@ struct pst_hash;
  * the function, as they forbid MD5 on machines in FIPS mode. */
 struct pst_hash *pst_hash_open(enum pst_hash_kind kind);
 void pst_hash_put(struct pst_hash *hash, const void *bytes, size_t len);
-/* Writes the digest, CRCs with the most significant byte first, and returns its length in bytes, or
- * 0 if libcrypto failed. The computation cannot go on afterwards. */
+/* Writes the digest and returns its length in bytes, or 0 if libcrypto failed. The digest of a CRC
+ * has its most significant byte first. The computation cannot go on afterwards. */
 size_t pst_hash_end(struct pst_hash *hash, unsigned char out[PST_HASH_MAX]);
 /* Frees the state; NULL is allowed. */
 void pst_hash_close(struct pst_hash *hash);

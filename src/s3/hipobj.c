@@ -161,8 +161,8 @@ int pst_hipobj_offer_parse(const struct pst_hipobj_source *in, struct pst_hipobj
 	    !optional_hex_parse(find(in, PST_HIPOBJ_H_ADDR), UINT64_MAX, &o.address) ||
 	    !optional_hex_parse(find(in, PST_HIPOBJ_H_KEY), UINT32_MAX, &key))
 		return -EBADMSG;
-	/* The token contains the number of the queue pair, too. If the header has this number, both
-	 * must be equal. */
+	/* The token contains the number of the queue pair, too. If the header x-amz-rdma-qpn is
+	 * present, both numbers must be equal. */
 	if (o.token.hipobj.qpn > 0xffffff || (qpn && qpn != o.token.hipobj.qpn))
 		return -EBADMSG;
 	o.key = (uint32_t)key;

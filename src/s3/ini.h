@@ -12,9 +12,9 @@
 
 #define PST_INI_MAX (1u << 20) /* maximum length of a file, in bytes */
 
-/* One setting. The strings are valid during the call only. */
+/* One setting. The strings are valid only during the call of put(). */
 struct pst_ini_setting {
-	/* for an indented line: the setting that it belongs to; "" for all others */
+	/* for an indented line: the setting that it belongs to; "" for all other lines */
 	const char *parent;
 	const char *name; /* name of the setting, in lower case */
 	const char *value;

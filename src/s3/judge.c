@@ -60,7 +60,7 @@ static bool is_end(const char *at)
 	return at && !*skip_blanks(at);
 }
 
-/* Parses "n" or "n/total". A value that is neither counts as absent. */
+/* Parses "n" or "n/total". If the value has another form, the header counts as absent. */
 static void parse_bytes(const char *value, struct seen *seen)
 {
 	const char *at = number(skip_blanks(value), &seen->bytes);
@@ -90,7 +90,8 @@ static void parse_range(const char *value, struct seen *seen)
 	seen->range_bytes = last - first + 1;
 }
 
-/* Parses "CRC64NVME " and the base64 text of 8 bytes. A value that is not this counts as absent. */
+/* Parses "CRC64NVME " and the base64 text of 8 bytes. If the value has another form, the header
+ * counts as absent. */
 static void parse_checksum(const char *value, struct seen *seen)
 {
 	const char *at = skip_blanks(value);
@@ -176,7 +177,8 @@ static bool judge_status(const struct penstock_object_reply *reply,
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server does not know this kind of token");
 	} else if (!strcmp(error, "RDMANotSupported") && reply->status != 200) {
 		/* Some clients, such as boto3, turn a response of status 200 with an error in its
-		 * body into status 500. So this code counts with any status but 200. */
+		 * body into status 500. So the code RDMANotSupported is accepted with any status
+		 * but 200. */
 		decide(v, PENSTOCK_OBJECT_RESEND, "the server declined RDMA");
 	} else if (reply->status >= 300 || reply->status < 200) {
 		if (reply->status == 500 && !strcmp(error, "RDMATransferFailed"))
@@ -225,8 +227,8 @@ static void judge_delivered(uint64_t len, const struct penstock_object_reply *re
 		decide(v, PENSTOCK_OBJECT_RESEND,
 		       "the server did not send x-amz-rdma-bytes-transferred");
 	else if (seen->has_length && seen->length)
-		/* The bytes of the object are either in the window or in the body. Here it is
-		 * unknown which of them has the right bytes. */
+		/* The bytes of the object are either in the window or in the body. This response
+		 * claims both, so it is unknown which of them has the right bytes. */
 		decide(v, PENSTOCK_OBJECT_RESEND,
 		       "the response has a body of %" PRIu64 " bytes "
 		       "although the bytes went by RDMA",

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Responses of S3 over RDMA, in both roles: a client decides from a response what has happened to
- * the bytes, and a server composes the response. Pure functions. Called by src/object and
- * src/wire. The most important rule: a PUT without x-amz-rdma-reply is not stored, because a server
- * without RDMA ignores the token, and stores an empty object with status 200.
+ * the bytes, and a server composes the response. The functions have no side effects. Called by
+ * src/object and src/wire. The most important rule: if the response to a PUT lacks the header
+ * x-amz-rdma-reply, the bytes count as not stored. A server without RDMA ignores the token, stores
+ * an empty object and replies with status 200.
  */
 #ifndef PST_S3_JUDGE_H
 #define PST_S3_JUDGE_H
@@ -22,9 +23,9 @@ void pst_judge(enum penstock_op op, uint64_t len, const struct penstock_object_r
 void pst_judge_final(uint64_t len, const struct penstock_object_reply *reply,
 		     struct penstock_object_verdict *verdict);
 
-/* Composes a response: sets the members of *answer from `status` on. The members before,
- * `has_crc64` and `crc64` are the input. Returns 0, or -EINVAL if `op` or `outcome` has no valid
- * value. */
+/* Composes a response in *answer. The input is the members before `status`, and `has_crc64` and
+ * `crc64`. The function sets all other members from `status` on. Returns 0, or -EINVAL if `op` or
+ * `outcome` has no valid value. */
 int pst_answer(struct penstock_object_answer *answer);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements crc_fold.h for CPUs without an instruction that the library uses. */
+/* Implements crc_fold.h for CPUs on which the library has no instruction for carry-less
+ * multiplication. */
 #include "s3/crc_fold.h"
 
 static bool cpu_has(void)

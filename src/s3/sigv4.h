@@ -39,7 +39,7 @@ struct pst_sigv4_request {
 };
 
 /* Caches a signing key, which is the same for all signatures with one secret on one day in one
- * region. Any thread may use it. It is as secret as the secret itself. */
+ * region. Any thread may use the cache. The cached key is as secret as the secret itself. */
 struct pst_sigv4_day;
 
 /* Returns an empty cache for the signing keys of one secret, or NULL if there is no memory. */

@@ -48,8 +48,8 @@ struct pst_token_place {
 	uint16_t port;
 };
 
-/* A token. `base` and `size` describe the window: the address, or another number that names the
- * window, and its length in bytes. Only the member of the union that belongs to `kind` is set. */
+/* A token. `base` is the window's address, or another number that names the window. `size` is its
+ * length in bytes. Only the member of the union that belongs to `kind` is set. */
 struct pst_token {
 	enum pst_token_kind kind;
 	uint64_t base, size;

@@ -49,7 +49,7 @@ __attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blocksta
 }
 
 /* Appends a layer to the list of layers to visit, unless the list contains it already. `above` is
- * the index of the layer whose /sys entries name it. */
+ * the index of the layer whose /sys entries name the new layer. */
 static void layer_add(struct stack_walk *w, const char *name, int above)
 {
 	struct pst_blockstack *stack = w->stack;
@@ -240,8 +240,8 @@ static void lvm_guess(struct stack_walk *w, const char *name, const char *own, s
 
 	dm->kind = PST_LAYER_DM_OTHER;
 	snprintf(dm->detail, sizeof(dm->detail), "lvm");
-	/* A second '-' marks a hidden volume, and the suffix after it names the volume's kind. This
-	 * code recognises only "-tpool", a thin pool. */
+	/* A second '-' in the uuid marks a hidden volume, and the suffix after it names the
+	 * volume's kind. This code recognises only "-tpool", a thin pool. */
 	if (strchr(own + 4, '-')) {
 		if (!strcmp(strrchr(own, '-'), "-tpool"))
 			dm->kind = PST_LAYER_DM_THIN;

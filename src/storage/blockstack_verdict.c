@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Judges a block stack: the file system and the block devices below a file. The allow-list in this
- * file names those for which O_DIRECT means that a drive's DMA engine moves the bytes. For every
- * other stack it gives a sentence with the reason. file_facts.c, `penstock explain` and `penstock
- * check` call it. The functions have no side effects. A layer that is unknown or not in the tables
- * below must never pass.
+ * file names the file systems and devices for which O_DIRECT means that a drive's DMA engine moves
+ * the bytes. For every other stack, the code gives a sentence with the reason. file_facts.c,
+ * `penstock explain` and `penstock check` call it. The functions have no side effects. A layer that
+ * is unknown or not in the tables below must never pass.
  */
 #include <linux/fs.h>
 #include <linux/stat.h>
@@ -17,7 +17,7 @@
 /* ---- the lists -------------------------------------------------------------- */
 
 /* The allow-list of file systems for direct transfers. Each entry is the reason why the file system
- * is not allowed, or NULL if it is allowed, provided that its mount options pass, too. */
+ * is not allowed. NULL means that it is allowed if its mount options pass, too. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,

@@ -2,8 +2,8 @@
 /*
  * Implements the storage named "file": regular files, block devices and descriptors of the caller.
  * This file moves the bytes: it makes system calls for each transfer (struct pst_io) until the
- * transfer is complete. Usually the engine of the transfer's worker thread (its "lane") makes them,
- * such as io_uring. file_open.c opens files, and file_facts.c finds their properties. This file
+ * transfer is complete. Usually an engine such as io_uring makes them, on the transfer's worker
+ * thread (its "lane"). file_open.c opens files, and file_facts.c finds their properties. This file
  * must never change the flags of a caller's descriptor.
  */
 #include "storage/file.h"
@@ -70,8 +70,8 @@ static void io_fail(struct pst_io *io, int code)
 	io_end(io, io->err.code);
 }
 
-/* Raises file->written_end to `end_at` if it is lower. The caller guarantees that all bytes before
- * `end_at` of this write are written. */
+/* Raises file->written_end to `end_at` if it is lower. The caller guarantees that its write has
+ * written all its bytes up to the offset `end_at`. */
 static void written_end_raise(struct pst_file *file, uint64_t end_at)
 {
 	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
@@ -200,7 +200,7 @@ static int io_carry(struct pst_io *io)
 }
 
 /* Moves the rest of a transfer that has started. If the engine is full, makes the system calls on
- * this thread, because the code that submitted the transfer does so only once. */
+ * this thread, because no other code submits the transfer again. */
 static void io_continue(struct pst_io *io)
 {
 	int ret = io_carry(io);

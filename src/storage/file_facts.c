@@ -147,16 +147,16 @@ static bool kernel_has(unsigned major_min, unsigned minor_min)
 }
 
 /* Returns true if the page cache of the file system uses large folios (runs of many pages), which
- * depends on the kernel's version. Registering or mapping such pages takes a fraction of the
- * time. */
+ * depends on the kernel's version. Registering or mapping a large folio takes a fraction of the
+ * time that its pages would take one by one. */
 static bool fs_has_large_folios(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 && kernel_has(6, 16)) || (fs == PST_FS_XFS && kernel_has(5, 18));
 }
 
-/* Returns true if an error of syncfs always means lost data. That is true since kernel 5.8,
- * whose syncfs reports write-back errors, for ext4 and xfs, whose syncfs reports no other
- * errors. */
+/* Returns true if an error of syncfs always means lost data. It does on ext4 and xfs since kernel
+ * 5.8. Since that version, syncfs reports write-back errors, and on these two file systems it
+ * reports no other errors. */
 static bool fs_tells_loss(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
@@ -164,8 +164,8 @@ static bool fs_tells_loss(enum pst_fs fs)
 
 /* Block stacks that were read in the last RECENT_NS nanoseconds. They are kept because some
  * programs open a file for each operation, and reading a stack takes about 90 system calls. The
- * stack below a mount does not change in one second. Besides, a file that stays open uses the stack
- * that was read at its open for much longer. */
+ * stack below a mount does not change in one second. Besides, an open file never reads its stack
+ * again, however long it stays open. */
 #define RECENT_MAX 4u
 #define RECENT_NS 1000000000u
 
@@ -362,8 +362,8 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 }
 
 /* Minimum age in ns of a modification time that pst_file_stamp relies on. File times are only as
- * fine as the kernel's tick, and a direct write sets the time when it starts. So a second write may
- * leave a younger modification time unchanged. */
+ * fine as the kernel's tick, and a direct write sets the time when it starts. So if the
+ * modification time is younger than this, another write may leave it unchanged. */
 #define SETTLED_NS 100000000
 
 uint64_t pst_file_stamp(struct penstock_storage *st)

@@ -26,8 +26,8 @@
 #include "core/lane/lane.h"
 #include "storage/file_gate.h"
 
-/* Pages of a place, which are as many as the longest folio has: order 9 with pages of 4 KiB. That
- * is the largest folio of the page cache on x86, and larger than the folios of ext4 on other
+/* Number of pages of a place. The longest folio has as many: it is of order 9 with pages of 4 KiB.
+ * That is the largest folio of the page cache on x86, and larger than the folios of ext4 on other
  * machines. A folio starts at a multiple of its length, so it never extends over two places. */
 #define PLACE_PAGES 512u
 /* Number of counters of writes in flight. A hash assigns a counter to each place. If two places
@@ -117,8 +117,8 @@ static void places_leave(const struct write_places *p, uint64_t end)
 }
 
 /* Adds the write to the counters of all places that it touches, and returns true. If one of the
- * counters has a write of the other kind (direct or cached) in flight, adds it to none, and returns
- * false. */
+ * counters has a write of the other kind (direct or cached) in flight, leaves all counters as they
+ * were, and returns false. */
 static bool places_enter(const struct write_places *p)
 {
 	for (uint64_t at = p->at; at < p->end; at++) {
@@ -153,7 +153,7 @@ static bool waiters_admit(const struct pst_io *self)
 	struct pst_io **link = &waiters, *io;
 	bool may = false;
 
-	/* The number has wrapped around to 0, so the numbers of all earlier calls are cleared. */
+	/* If the number wraps around to 0, the numbers of all earlier calls are cleared. */
 	if (!++admit_round) {
 		memset(waits_in_round, 0, sizeof(waits_in_round));
 		admit_round = 1;

@@ -332,8 +332,9 @@ static int file_open_named(struct pst_file *file, const struct penstock_storage_
 	return file->fd < 0 ? file->fd : 0;
 }
 
-/* Uses a duplicate of a caller's descriptor that could not be reopened. The caller may close its
- * own descriptor, and the number of that may then belong to another file. */
+/* Uses a duplicate of a caller's descriptor that could not be reopened. If the caller closes its
+ * own descriptor, the number of that descriptor may later belong to another file. So the library
+ * keeps the duplicate. */
 static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file, int fd, int flags,
 			     struct pst_err *err)
 {
@@ -357,8 +358,8 @@ static int borrow_descriptor(struct penstock_storage *st, struct pst_file *file,
 }
 
 /* Opens the file of the caller's descriptor a second time, so that the library can use other flags
- * without changing the caller's. The new descriptor gets O_SYNC or O_DSYNC if the caller's has it,
- * because the caller expects its writes to be durable. */
+ * without changing the flags of the caller's descriptor. The new descriptor gets O_SYNC or O_DSYNC
+ * if the caller's descriptor has it, because the caller expects its writes to be durable. */
 static int file_reopen(struct penstock_storage *st, struct pst_file *file, int fd,
 		       const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -438,8 +439,8 @@ static int created_remove(const struct pst_file *file, struct pst_err *err)
 
 	if (!file->created || file->committed || file->nameless)
 		return 0; /* the kernel frees a nameless file when it is closed */
-	/* Another process may have given this name to a different file since then, which must
-	 * not be removed. */
+	/* By now, another process may have given this name to a different file, which must not be
+	 * removed. */
 	if (!fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) && !fstat(file->fd, &ours) &&
 	    (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino))
 		return !ours.st_nlink ? 0

@@ -21,7 +21,7 @@ struct pst_file {
 	/* Whether fd has O_APPEND, so that every write goes to the end of the file. */
 	bool appends;
 	bool created; /* Whether the open created the file, so that an abort removes it. */
-	bool replace; /* Whether the file has a temporary name until commit. */
+	bool replace; /* Whether the file gets its final name only at commit. */
 	bool renamed; /* Whether the file has been renamed to its final name. */
 	bool committed;
 	bool aborted; /* Whether the file was aborted, so that a commit fails. */

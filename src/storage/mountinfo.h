@@ -2,8 +2,9 @@
 /*
  * Finds a file's mount in the text of /proc/self/mountinfo. The result has the properties that
  * decide how the library may move bytes: the file system and a few of its options. blockstack.c and
- * `penstock check` call it. It reads only the text that it is given, which may be garbled and have
- * lines of any length. It must never take a part of a line for a complete one.
+ * `penstock check` call it. The code reads only the text that the caller passes. That text may be
+ * garbled and have lines of any length. The code must never take a part of a line for a complete
+ * one.
  */
 #ifndef PST_STORAGE_MOUNTINFO_H
 #define PST_STORAGE_MOUNTINFO_H

@@ -8,9 +8,9 @@
  * ETag of each response is compared with it. So the bytes of two versions are never mixed: a read
  * of an object that has changed fails with -ESTALE.
  *
- * If the server has a checksum of the whole object, it is compared when all bytes have been read.
- * If it differs, the read that completes the bytes fails, and the check begins again with the next
- * read.
+ * If the server has a checksum of the whole object, it is compared with the checksum of the
+ * received bytes when all bytes have been read. If the two differ, the read that completes the
+ * bytes fails, and the check begins again with the next read.
  *
  * An object cannot be changed in place. So a storage that is open for writing writes a whole
  * object, and can be read only after its commit.
@@ -368,7 +368,7 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
 	case PENSTOCK_OBJECT_BODY:
 		/* The body is received into the same memory, so the server's access to the window
-		 * must end before. */
+		 * must end first. */
 		if (!pst_object_grant_close(&read->grant))
 			break;
 		call->token = NULL;
@@ -616,7 +616,7 @@ static bool read_again(struct object_read *read)
 	struct pst_err err;
 	bool started;
 
-	/* object_cancel must not find a call that is not started */
+	/* The lock keeps object_cancel from finding this call before it is started. */
 	pthread_mutex_lock(&object->lock);
 	started =
 		pst_object_call_may_pass(&read->call) && !pst_object_call_repeat(&read->call, &err);

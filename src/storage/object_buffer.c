@@ -167,7 +167,7 @@ char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len)
 	if (up->spare && len <= up->part_bytes)
 		return spare_take(up);
 	/* If the length of the object is unknown, later parts are longer, and cannot use the free
-	 * buffers of shorter parts. So those are freed. */
+	 * buffers of shorter parts. So the free buffers are released. */
 	while (up->spare) {
 		pst_object_buffer_free(up, spare_take(up), up->part_bytes);
 		up->buffer_bytes -= up->part_bytes;

@@ -18,8 +18,7 @@ char *pst_object_buffer_alloc(struct pst_object_upload *up, uint64_t len);
 /* Makes a buffer free for another part. `len` is the length that pst_object_buffer_len has
  * returned. */
 void pst_object_buffer_put(struct pst_object_upload *up, char *mem, uint64_t len);
-/* Frees a buffer of `len` bytes. The caller has already subtracted it from the upload's
- * buffer_bytes. */
+/* Frees a buffer of `len` bytes. The upload's buffer_bytes stays unchanged. */
 void pst_object_buffer_free(struct pst_object_upload *up, char *mem, uint64_t len);
 /* Frees all buffers of the list `spare`. */
 void pst_object_buffers_close(struct pst_object_upload *up);

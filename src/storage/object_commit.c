@@ -21,7 +21,8 @@
  * minutes before it replies. */
 #define COMPLETE_PATIENCE_S 600
 
-/* Returns the length of the object in bytes: the caller's, or the end of the last write. */
+/* Returns the length of the object in bytes: the length that the caller gave, or else the offset
+ * after the last written byte. */
 static uint64_t object_length(const struct pst_object_upload *up)
 {
 	return up->length ? up->length : up->end;
@@ -41,7 +42,8 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 			written =
 				part->span_count && !part->spans[0].first ? part->spans[0].end : 0;
 		else if (part)
-			/* the last part may be shorter if an earlier, stopped commit has sent it */
+			/* An earlier, stopped commit may have sent this part as the last one. If
+			 * the object has grown since then, the part is shorter than `len`. */
 			written = part->len;
 		else
 			written = up->sent[i].etag ? up->sent[i].len : 0;
@@ -276,7 +278,8 @@ static bool etag_put(struct pst_hash *hash, const char *etag)
 }
 
 /* Computes the ETag that most servers give to the object of this upload. It is the MD5 digest of
- * its bytes or, for several parts, of the parts' digests. Returns false if a digest is unknown. */
+ * the object's bytes or, for several parts, of the parts' digests. Returns false if a digest is
+ * unknown. */
 static bool etag_expect(const struct pst_object_upload *up, char *out, size_t out_len)
 {
 	struct pst_hash *hash = pst_hash_open(PST_HASH_MD5);
@@ -396,8 +399,8 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 }
 
 /* Returns whether an object of one part is sent by a multipart upload instead of a PUT. A server
- * that ignores tokens stores an empty body. It is then an empty part, which no other client can
- * read, instead of an empty object. */
+ * that ignores tokens stores an empty body. In a multipart upload, that body is only an empty part,
+ * which no other client can read. With a PUT, it would be an empty object. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
 	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);

@@ -125,7 +125,7 @@ static int window_get(struct pst_object_windows *windows, struct penstock_device
 
 /* ---- the test ---- */
 
-/* Asks the server, through a window that is used for nothing else. Sets *passing if the
+/* Makes the test request, through a window that is used for nothing else. Sets *passing if the
  * result says nothing about the device. */
 static int reach_ask(const struct pst_object_place *place, const char *etag, uint64_t length,
 		     struct pst_object_windows *windows, struct penstock_device *dev, bool *passing,

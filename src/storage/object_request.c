@@ -286,7 +286,7 @@ static void etag_take(struct pst_http_head *head)
 }
 
 /* Judges the response to a PREPARE, READY or CANCEL request. A READY is repeated only after the
- * status 503, with which the server was too busy to begin the transfer. */
+ * status 503: the server was too busy to begin the transfer. */
 static enum pst_http_verdict exchange_judge(struct pst_object_call *call)
 {
 	const unsigned status = call->http.head.status;

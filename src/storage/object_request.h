@@ -33,7 +33,8 @@ struct pst_object_place {
 	char host[PST_OBJECT_AUTHORITY]; /* value of the header Host */
 	/* path of a request as it is sent, without a query */
 	char *path;
-	/* whether the region was corrected, because the server has named another; possible once */
+	/* whether the region was corrected, because the server has named another one; only one
+	 * correction is possible */
 	bool moved;
 };
 
@@ -91,7 +92,8 @@ struct pst_object_call {
 	bool sends; /* the request has a body, perhaps of 0 bytes */
 	/* Decides what to do with a response of status 2xx. NULL: its body is stored as text. */
 	enum pst_http_verdict (*judge)(struct pst_object_call *call);
-	/* The reactor calls it when the call has ended. It may free the call. */
+	/* The reactor calls this function when the call has ended. The function may free the
+	 * call. */
 	void (*ended)(struct pst_object_call *call);
 	void *user;
 	/* maximum duration of pst_object_call_run in seconds; 0 for a default that suits the
@@ -111,7 +113,7 @@ void pst_object_call_header(struct pst_object_call *call, const char *name, cons
  * The server then moves `len` bytes through the window before it responds, and the request has no
  * body. */
 void pst_object_call_offer(struct pst_object_call *call, const char *token, uint64_t len);
-/* Frees the text of the response. */
+/* Frees the response's body, which was stored as text. */
 void pst_object_call_clear(struct pst_object_call *call);
 /* Returns whether a call has ended with an error that may be temporary, so that it can be repeated.
  * S3 gives some of these errors the status 400. If S3 begins its response before the work is done,

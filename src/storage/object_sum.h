@@ -53,9 +53,9 @@ void pst_object_sum_close(struct pst_object_sum *sum);
  * bytes. */
 uint64_t pst_object_sum_of(enum pst_hash_kind kind, const struct iovec *iov, unsigned iov_count,
 			   uint64_t skip, uint64_t len);
-/* Returns the number of bytes at the first gap between *off and `end`, which have not been added to
- * the checksum. Sets *off to the gap's offset. Returns 0 if there is no gap, or if no check is in
- * progress. */
+/* Finds the first gap between *off and `end`: bytes that have not been added to the checksum.
+ * Returns its length, and sets *off to its offset. Returns 0 if there is no gap, or if no check is
+ * in progress. */
 uint64_t pst_object_sum_gap(const struct pst_object_sum *sum, uint64_t *off, uint64_t end);
 /* Adds the checksum `crc` of a range that has been read. Ignores a range that overlaps earlier
  * ones. Returns the state, or PST_OBJECT_SUM_WRONG if all bytes have been added and the checksum

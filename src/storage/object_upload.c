@@ -326,8 +326,8 @@ static int one_part_check(const struct pst_object_upload *up,
 			"through a window");
 }
 
-/* Returns 0 if the bytes of a write may be reported as moving through windows. An object of one
- * part then uses a window, too. */
+/* Returns 0 if the bytes of a write may be reported as moving through windows. If they are, the
+ * commit sends an object of one part through a window, too. */
 static int far_check(const struct pst_object_upload *up, struct pst_err *err)
 {
 	if (!up->windows)

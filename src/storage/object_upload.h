@@ -49,7 +49,8 @@ uint64_t pst_object_upload_length(struct pst_object_upload *upload);
 
 /* ---- for object_commit.c and object_abort.c ---- */
 
-/* Sends the last part, and waits until the server has all `count` parts, or the limits end. */
+/* Sends the last part, and waits until the server has all `count` parts, or until the caller's
+ * limits end the wait. */
 int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 			     const struct penstock_end_opts *limits, struct pst_err *err);
 

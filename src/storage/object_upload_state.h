@@ -99,12 +99,13 @@ struct pst_object_upload {
 	uint64_t end;  /* offset after the last byte that was written */
 	struct part *parts[PARTS_MAX];
 	struct sent sent[PARTS_MAX];
-	/* numbers of parts whose checksum is being computed, that are ready to be sent, and that
-	 * are being sent */
+	/* summing: number of parts whose checksum is being computed; ready_count: number of parts
+	 * that are ready to be sent; sending: number of parts that are being sent */
 	unsigned summing, ready_count, sending;
 	/* number of bytes in all buffers, including those of `spare` */
 	uint64_t buffer_bytes;
-	/* list of free buffers of part_bytes; each begins with a pointer to the next */
+	/* list of free buffers of part_bytes bytes each; each buffer begins with a pointer to the
+	 * next */
 	char *spare;
 	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
 	enum id_state id_state;

@@ -30,7 +30,7 @@
 /* If a test has shown that a server has no access to a device's memory, the next test is made after
  * this time in nanoseconds. */
 #define REACH_NS 60000000000u
-/* in bytes; the registration of a longer window is ended on a separate thread */
+/* Length in bytes. If a window is longer, a separate thread ends its registration. */
 #define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
@@ -60,7 +60,8 @@ struct pst_object_windows {
 	const struct hub *hub;
 	/* 0, or the reason (enum penstock_why) why requests to the server carry no tokens */
 	_Atomic unsigned shut;
-	/* time (pst_now_ns) from which the server gets tokens again; 0: not in this process */
+	/* time (pst_now_ns) from which the server gets tokens again; 0: `shut` holds until the
+	 * process ends */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
 	/* whether the server has moved the bytes of a PUT through a window */
@@ -166,7 +167,7 @@ static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDR
 	return here;
 }
 
-/* Finds the client with these settings, or opens one. Called with the lock. */
+/* Finds the client with these settings, or opens one. The caller holds the lock. */
 static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
 				  struct pst_err *err)
 {
@@ -211,7 +212,7 @@ static bool is_shut(struct pst_object_windows *windows)
 	return atomic_load(&windows->shut);
 }
 
-/* Finds the state of an endpoint, or makes it. Called with the lock. */
+/* Finds the state of an endpoint, or makes it. The caller holds the lock. */
 static struct pst_object_windows *windows_find(const struct pst_http_endpoint *endpoint,
 					       const struct hub *hub, struct pst_err *err)
 {
@@ -221,8 +222,8 @@ static struct pst_object_windows *windows_find(const struct pst_http_endpoint *e
 		if (windows->endpoint == endpoint && windows->hub == hub)
 			break;
 	/* During a pause the storage still gets its windows, because the pause may end while the
-	 * storage is open. Only a server that gets no tokens for the rest of the process has
-	 * none. */
+	 * storage is open. The storage gets no windows only if the server gets no tokens for the
+	 * rest of the process. */
 	if (windows && is_shut(windows) && !atomic_load(&windows->again_ns)) {
 		*err = windows->why;
 		return NULL;
@@ -341,7 +342,8 @@ bool pst_object_windows_answered(const struct pst_object_windows *windows)
 
 /* ---- which devices the server reaches ---- */
 
-/* Finds the entry for the index of a device, with the lock. */
+/* Finds the last test of whether the server can access the memory of a device. The caller holds the
+ * lock. */
 static struct reach *reach_find(const struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {

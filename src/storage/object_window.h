@@ -8,8 +8,8 @@
  * For each endpoint, the library remembers whether the server accepts tokens. A server that ignores
  * tokens gets none for the rest of the process. A server that has declined many tokens in a row
  * gets none for a minute. Besides, the library remembers for each device whether the server can
- * access its memory. A response to a request with such a window does not change what the library
- * remembers about tokens.
+ * access its memory. A response to a request with a window in the memory of a device does not
+ * change what the library remembers about tokens.
  */
 #ifndef PST_STORAGE_OBJECT_WINDOW_H
 #define PST_STORAGE_OBJECT_WINDOW_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements lists of extents, which are ranges of files with the memory for them: joins extents
- * that are adjacent both in the file and in memory, and sorts lists. Called by the loads. Does no
- * I/O.
+ * that are adjacent both in the file and in memory, and sorts lists. Called by the code that loads
+ * tensors. Does no I/O.
  */
 #include "weights/extent.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handles one file of a model: opens it, reads its header, detects that its bytes have changed, and
- * opens it as a storage. Called by open.c, by the loads and by src/group. It never reads the bytes
- * of tensors.
+ * opens it as a storage. Called by open.c, by the code that loads tensors and by src/group. It
+ * never reads the bytes of tensors.
  */
 #include "weights/file.h"
 
@@ -47,7 +47,7 @@ int pst_model_file_open(const struct pst_model_file *file, struct pst_file_sourc
 	if (pst_url_match(file->path)) {
 		ret = pst_url_open(file->path, 0, &source.st, &length);
 	} else {
-		/* O_NONBLOCK prevents that open(2) blocks if a pipe has replaced the file. */
+		/* O_NONBLOCK keeps open(2) from blocking if a pipe has replaced the file. */
 		source.fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 		if (source.fd < 0)
 			ret = pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handles one file of a model: its descriptor, its header, and the storage that reads its tensors.
- * Used by open.c, by the loads and by src/group.
+ * Used by open.c, by the code that loads tensors and by src/group.
  */
 #ifndef PST_WEIGHTS_FILE_H
 #define PST_WEIGHTS_FILE_H

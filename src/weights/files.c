@@ -230,7 +230,8 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 		ret = path_join(path, i ? opts->dirs[i - 1] : dir, row->file);
 		if (ret)
 			return ret;
-		/* Whether the object of a URL exists shows only when it is opened. */
+		/* Only opening a URL shows whether its object exists, so a URL is not checked
+		 * here. */
 		if (pst_url_match(path) || is_file(path))
 			return list_add_file(files, path);
 	}

@@ -35,19 +35,20 @@ void fixture_set_cached(const char *name, bool warm);
 /* Makes the library load the simulated CUDA driver (the stand-in). Only programs in this folder
  * may use this function; those in the parent folder use test_use_standin. */
 void fixture_use_standin(void);
-/* Open a device with little pinned memory. A slot, which is a piece of this memory, has `slot`
- * bytes, or 1 MiB if `slot` is 0. The device has two lanes (worker threads), or `lanes` lanes. */
+/* Both functions open a device with little pinned memory. A slot, which is a piece of this memory,
+ * has `slot` bytes, or 1 MiB if `slot` is 0. fixture_open_device opens a device with two lanes
+ * (worker threads), and fixture_open_device_lanes opens one with `lanes` lanes. */
 struct penstock_device *fixture_open_device(const char *name, const char *engine, size_t slot);
 struct penstock_device *fixture_open_device_lanes(const char *name, const char *engine, size_t slot,
 						  unsigned lanes);
 /* Reports whether the engine uring opens on this machine. */
 bool fixture_has_uring(void);
 
-/* Count the open descriptors of this process: fixture_open_fds all except io_urings, and
- * fixture_open_rings only io_urings. Lanes (threads of the library) open io_urings when they need
- * them, so these are counted separately. fixture_open_fds also leaves out descriptors that the
- * stand-in driver holds briefly while a lane pins memory, because a lane may do that at any
- * time. */
+/* Count the open descriptors of this process. fixture_open_fds counts all descriptors except
+ * io_urings, and fixture_open_rings counts only io_urings. Lanes (threads of the library) open
+ * io_urings when they need them, so these are counted separately. fixture_open_fds also leaves out
+ * descriptors that the stand-in driver holds briefly while a lane pins memory, because a lane may
+ * do that at any time. */
 unsigned fixture_open_fds(void);
 unsigned fixture_open_rings(void);
 

@@ -2,10 +2,10 @@
 /*
  * Tests residency probes. The library uses them for files for which the kernel does not report
  * whether their bytes are cached. For such a probe, a thread of the library reads one chunk through
- * the page cache. The time that this read takes decides the path of the following chunks. The file
- * on TMPDIR is marked as being on an overlay, or as another user's file on a file system with large
- * folios. A delayed system call simulates a slow drive. Every byte must arrive, whatever the probe
- * finds.
+ * the page cache. The time that this read takes decides the path of the following chunks. The test
+ * marks its file on TMPDIR as a file on an overlay, or as another user's file on a file system with
+ * large folios. A delayed system call simulates a slow drive. Every byte must arrive, whatever the
+ * probe finds.
  */
 #include "fixture.h"
 #include "request.h"
@@ -18,7 +18,7 @@
 #define LEN (16u << 20)
 /* maximum length of a chunk in bytes: a slot, which is a piece of the pinned memory */
 #define CHUNK_MAX (1u << 20)
-#define MAPPED_MIN (8u << 20) /* minimum length of a request for which path mapped is chosen */
+#define MAPPED_MIN (8u << 20) /* minimum length of a request that takes path "mapped" */
 
 static struct penstock_device *dev, *host;
 static struct penstock_storage *st;
@@ -161,8 +161,8 @@ static void cached_reads_end_at_a_slow_chunk(void **state)
 	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
-/* If the read of a residency probe fails, another path reads its bytes. The library then draws no
- * conclusion from the probe. */
+/* If the read of a residency probe fails, the library reads the same bytes on another path, and
+ * draws no conclusion from the probe. */
 static void failed_probe_finds_nothing(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -181,8 +181,8 @@ static void failed_probe_finds_nothing(void **state)
 	}
 }
 
-/* A residency probe has found that a range is cached. Path mapped carries such a range as long as
- * its reads are quick. */
+/* A residency probe has found that a range is cached. The path "mapped" carries such a range as
+ * long as reads of this range are quick. */
 static void cached_range_by_path_mapped(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;

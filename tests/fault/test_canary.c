@@ -104,8 +104,8 @@ static void expect_usable(void)
 	assert_string_equal(report.path, "odirect");
 }
 
-/* Checks that path odirect is refused and another path is used. A request that requires the class
- * of path odirect must fail before any byte moves. */
+/* Checks that path odirect is refused and another path is used. A request that requires a direct
+ * path (PENSTOCK_DIRECT) must fail before any byte moves. */
 static void expect_refused(enum penstock_why why, const char *words)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -400,8 +400,9 @@ static void unchanged_file_is_not_tried_again(void **state)
 	}
 }
 
-/* A canary that succeeds needs a new route (the set of paths between file and device). If there is
- * no memory for it, the request uses the old route, and the next request runs the canary. */
+/* After a canary (test read) has succeeded, the library allocates a new route (the set of paths
+ * between file and device). If there is no memory for the new route, the request uses the old
+ * route, and the next request runs the canary. */
 static void no_memory_for_a_new_route(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();

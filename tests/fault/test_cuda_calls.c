@@ -14,10 +14,11 @@
 #include "device/cuda_api.h"
 
 #define LEN ((2u << 20) + 777u)
-/* Length in bytes; so long that the library chooses path mapped by itself. */
+/* Length in bytes; so long that the library chooses the path "mapped" by itself. */
 #define WARM_LEN (9u << 20)
-/* Maximum number of test runs for one function. In each run, another call of the function fails:
- * its first calls in one half of the runs, its last calls in the other half. */
+/* Maximum number of test runs for one driver function. Each run makes a different call of the
+ * function fail: one of its first calls in one half of the runs, one of its last calls in the other
+ * half. */
 #define TURNS_MAX 4
 
 static const char *const symbols[] = {
@@ -38,8 +39,8 @@ static bool frees_an_object(const char *symbol)
 
 struct outcome {
 	struct child_result end;
-	/* Facts about the read during which the failure was injected: its retries, and the
-	 * number of bytes that path mapped carried. */
+	/* Facts about the read during which the failure was injected: its retries, and the number
+	 * of bytes that the path "mapped" carried. */
 	uint64_t retries, windows;
 	bool again;
 	unsigned long calls[SYMBOLS];
@@ -340,9 +341,9 @@ static void run_and_check(int (*scenario)(void), const char *spec, const struct 
 
 static void fail_all_calls(int (*scenario)(void), unsigned rc)
 {
-	/* The outcome of the first scenario, with its numbers of driver calls. If another
-	 * scenario makes as many calls of a function, it calls the function only to open the
-	 * device. These calls are not tested again. */
+	/* The outcome of the first scenario, with the number of calls of each driver function. If a
+	 * later scenario calls a function as often as the first scenario does, it calls this
+	 * function only to open the device. These calls are not tested again. */
 	static struct outcome first;
 	struct outcome clean;
 	unsigned all = 0, failed = 0, wrong = 0;
@@ -360,8 +361,8 @@ static void fail_all_calls(int (*scenario)(void), unsigned rc)
 			bool many = clean.calls[i] > TURNS_MAX;
 
 			/* If a function is called often, half of the runs make one of its last
-			 * calls fail: the scenario makes these calls while it closes its objects.
-			 */
+			 * calls fail. The scenario makes its last calls while it closes its
+			 * objects. */
 			snprintf(spec, sizeof(spec), "%s:%lu:%u", symbols[i],
 				 many && n > TURNS_MAX / 2 ? clean.calls[i] - (TURNS_MAX - n) : n,
 				 rc);
@@ -405,8 +406,8 @@ static void broken_context_ends_with_an_error(void **state)
 	assert_true(failed >= 5);
 }
 
-/* The stream's store of a word, which the library has queued for a request, fails after the request
- * was submitted. The request still completes, with the reason. */
+/* For a request, the library queues an operation on the stream that stores a word. This operation
+ * fails after the request was submitted. The request still completes, with the reason. */
 static void failed_stream_store_completes_request(void **state)
 {
 	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",

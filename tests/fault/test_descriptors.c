@@ -120,7 +120,8 @@ static void storage_outlives_the_callers_descriptor(void **state)
 	}
 }
 
-/* If no descriptor is left for a duplicate, opening the storage fails with -EMFILE. */
+/* If the process has no free descriptor for a duplicate of the caller's descriptor, opening the
+ * storage fails with -EMFILE. */
 static void no_descriptor_for_a_duplicate(void **state)
 {
 	struct penstock_storage *st;
@@ -150,8 +151,9 @@ static int64_t transfer(struct penstock_storage *st, enum penstock_op op, void *
 	return penstock_transfer(&req, report);
 }
 
-/* The storage uses a duplicate with O_DIRECT. A read fetches the whole blocks around its range.
- * A write that does not consist of whole blocks is refused before any byte moves. */
+/* The storage uses a duplicate of the caller's descriptor, which has O_DIRECT. A read fetches the
+ * whole blocks around its range. A write that does not consist of whole blocks is refused before
+ * any byte moves. */
 static void direct_duplicate_moves_whole_blocks(void **state)
 {
 	static const uint64_t at[][2] = {{0, LEN}, {3, 70001}, {4096, 8192}, {LEN - 5, 5}};
@@ -199,8 +201,8 @@ static void direct_duplicate_moves_whole_blocks(void **state)
 	free(want);
 }
 
-/* A duplicate with O_APPEND cannot write at an offset, so every write is refused, with the
- * reason. */
+/* A duplicate of a descriptor with O_APPEND cannot write at an offset. So if the storage uses such
+ * a duplicate, every write is refused, with the reason. */
 static void append_duplicate_refuses_writes(void **state)
 {
 	struct penstock_storage *st;

@@ -376,7 +376,7 @@ static void file_shrinks_during_read(void **state)
 			for (unsigned i = 0; i < 12; i++) {
 				const char *path = paths[i % 3];
 
-				/* For a GPU, the library would choose path mapped by itself.
+				/* For a GPU, the library would choose the path "mapped" by itself.
 				 * Another case tests that path. */
 				read_while_shrinking(dev, host, mem, d && !path ? "bounce" : path,
 						     &random);

@@ -25,7 +25,7 @@
 #define SOON_NS 20000000u     /* time in ns until a deadline in the near future */
 #define CALLS_ALL UINT32_MAX  /* argument of calls_release that releases every call */
 #define REQUESTS 256
-#define PROBE_REQUEST 254 /* index of a request that hang_one submits */
+#define PROBE_REQUEST 254 /* index of a request that hang_one_of_two submits */
 #define ROUND_REQUESTS 48 /* number of requests in a round */
 #define ROUNDS 24
 
@@ -243,8 +243,8 @@ static void deadline_while_lane_hangs(void **state)
 	release_lane_and_check(PIECE, 6);
 }
 
-/* Other users of the storage and the device are not blocked: one-call functions work, and time out
- * at their deadline. */
+/* Other users of the storage and the device do not hang: a call of penstock_transfer returns when
+ * its deadline has passed. */
 static void one_call_while_lane_hangs(void **state)
 {
 	struct penstock_seg seg;
@@ -436,8 +436,8 @@ static void entries_return_with_the_lane(void **state)
 	(void)state;
 	begin_case(8);
 	hang_lane(1, ids, 0);
-	/* Of the queue's 16 entries, one belongs to the hanging request. Request 0 used another
-	 * one. */
+	/* The hanging request 1 occupies one of the queue's 16 entries. The entry of request 0 is
+	 * free again, because request 0 has completed. */
 	for (unsigned i = 2; i <= 15; i++) {
 		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
 		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);

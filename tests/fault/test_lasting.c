@@ -12,8 +12,8 @@
 
 #define LEN (2u << 20)
 #define SMALL (64u << 10)
-#define ENTERS_MAX 200 /* maximum number of failed attempts after which two threads give up */
-#define CALLS_MAX 1200 /* maximum number of attempts after which four chunks fail */
+#define ENTERS_MAX 200 /* maximum number of io_uring_enter calls before two threads give up */
+#define CALLS_MAX 1200 /* maximum number of failed system calls before four chunks fail */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A file of `len` bytes, memory for it, and a transfer between the file and the memory. The

@@ -82,7 +82,8 @@ static void read_and_compare(struct penstock_storage *st)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* Checks that a failure has the errno, the reason and a sentence. */
+/* Checks that a failed call returns the errno `code`, and that the library has the reason and a
+ * sentence. */
 static void check_error(int ret, int code, enum calls_kind kind, unsigned nth)
 {
 	if (ret != -code)
@@ -202,8 +203,8 @@ static void refused_cachestat(void **state)
 	assert_int_equal(ex.resident, -1);
 	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
 	read_and_compare(st);
-	/* Path fault carries each chunk in two pieces. It does so for the chunk of the residency
-	 * probe, too. */
+	/* The path "fault" carries each chunk in two pieces. It does so for the chunk of the
+	 * residency probe, too. */
 	req.path = "fault:bounce?swap=1";
 	assert_int_equal(penstock_transfer(&req, NULL), LEN);
 	penstock_close(st);

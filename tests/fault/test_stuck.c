@@ -276,8 +276,9 @@ static void cancelled_requests_free_their_stages(void **state)
 	for (unsigned round = 0; round < 8; round++) {
 		stream_hold();
 		/* 8 rounds of 150 requests are more than the 1,024 stages. One round must not have
-		 * many more: each request queues several operations, and if a hardware queue is
-		 * full (about 1,020), the next call waits for the stream. */
+		 * many more than 150 requests: each request queues several operations. If a
+		 * hardware queue is full (about 1,020 operations), the next call waits for the
+		 * stream. */
 		for (unsigned i = 0; i < 150; i++) {
 			assert_int_equal(penstock_cancel(q, submit(q, 0)), 0);
 			assert_completion(q, -ECANCELED, PENSTOCK_WHY_CANCELLED);

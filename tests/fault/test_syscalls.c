@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th system call that moves bytes fails or moves fewer bytes. Each case tries every n,
- * with both engines and directions, with and without a required class. If another path may carry
- * the failed chunk, the chunk is retried there, and the report counts the retry and has its
- * reason. Otherwise the request fails with the errno and the reason, and the bytes that it
- * reports as moved are right. Afterwards the same storage works.
+ * The n-th system call that moves bytes fails or moves fewer bytes. Each case tries every n, with
+ * both engines and directions, with and without a required class (such as PENSTOCK_DIRECT). If
+ * another path may carry the failed chunk, the chunk is retried there, and the report counts the
+ * retry and has its reason. Otherwise the request fails with the errno and the reason, and the
+ * bytes that it reports as moved are right. Afterwards the same storage works.
  */
 #include "fixture.h"
 #include "request.h"
@@ -192,8 +192,8 @@ static void check_failed(struct run *r)
 	check_bytes(r, r->kind == CALLS_SYNC ? r->scene->len : r->report.stop_off);
 }
 
-/* Decides from the class and the path whether the library must retry the failed chunk or fail the
- * request, and checks that it did. */
+/* Decides from the class that the request requires and from the path of the failed call whether the
+ * library must retry the failed chunk or fail the request, and checks that it did. */
 static void check_hit(struct run *r)
 {
 	const struct scene *s = r->scene;

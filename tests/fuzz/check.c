@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes `penstock check` on a simulated machine. The input becomes a tree of files (file_tree.h).
- * Then check runs on that tree, with and without a file, for host memory, a GPU and a PCI device.
- * libFuzzer runs this target, or replay.c runs it on its own corpus and on that of the target
- * `machine`. Three results are failures: a line with "ok" about a fact that check could not read, a
- * line without a sentence, and "direct" although a check failed.
+ * The command then runs on that tree, with and without a file, for host memory, a GPU and a PCI
+ * device. libFuzzer runs this target, or replay.c runs it on its own corpus and on that of the
+ * target `machine`. Three results are failures: a line with "ok" about a fact that the command
+ * could not read, a line without a sentence, and "direct" although a check failed.
  */
 #include <errno.h>
 #include <stdint.h>

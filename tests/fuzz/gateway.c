@@ -39,8 +39,8 @@ static void check_name(const char *text)
 
 	if (strchr(text, '/') || gw_name_parse(text, "", 0, part, &len) != GW_NAME_WHOLE)
 		return;
-	/* An empty component of a key, as in "a//b", has a special file name. This name alone is
-	 * the path of no object (len is 0), so only other names are checked. */
+	/* An empty component of a key, as in "a//b", has a special file name. No object has this
+	 * file name alone as its path: `len` is then 0, and the target checks nothing. */
 	if (len && (gw_keypath(part, len, path) < 0 || strcmp(path, text) != 0))
 		abort();
 }

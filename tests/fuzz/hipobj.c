@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the parsers of the messages of hipobj-rc-v2 (a protocol of S3 over RDMA), whose headers
- * come from the network. Also fuzzes the function that judges the response to READY, the message
- * that moves the bytes. The input has lines of the form "name: value". The fuzzer fails if a parser
- * accepts a value outside its bounds, or if a parsed message changes when it is composed and parsed
- * again.
+ * come from the network. Also fuzzes the function that judges the response to READY (READY is the
+ * message that starts the transfer). The input has lines of the form "name: value". The fuzzer
+ * fails if a parser accepts a value outside its bounds, or if a parsed message changes when it is
+ * composed and parsed again.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,9 @@
  * it makes RDMA transfers. The first byte of the input chooses the tenant's role, client or server.
  * The rest are messages: a byte for the kind, two bytes for the number of bytes that follow, and
  * these bytes, which fill the message's body from its start. The kind 0 sends the bytes as they
- * are; the kind FD passes a descriptor of memory. Numbers of memory, windows and remote windows are
- * random, so 1 to 9 in the first eight bytes of a body stand for the last one that an answer had.
+ * are; the kind FD passes a descriptor of memory. The plane gives random numbers to memory, windows
+ * and remote windows. So if the first eight bytes of a body are a number from 1 to 9, the target
+ * replaces them by the last number that an answer had.
  *
  * A failure is a crash, memory or work that is left when the tenant has gone, or an answer that
  * pst_plane_check does not accept.

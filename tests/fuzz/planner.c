@@ -2,8 +2,8 @@
 /*
  * Fuzzes the files that `penstock model` reads: measurements, topologies and the config.json of a
  * model. Fuzzes the settings of penstock_model_run, too. libFuzzer runs this target, or replay.c
- * does with its corpus. A failure is a measurement or a number of layers that no model accepts, a
- * topology from which no tree can be built, or an infinite result.
+ * does with its corpus. A failure is a parsed measurement that no model can use, a config.json that
+ * is accepted without a layer, a topology from which no tree can be built, or an infinite result.
  */
 #include <math.h>
 #include <stdint.h>

@@ -56,8 +56,8 @@ class Objects(unittest.TestCase):
                                                shape=(1000, 1000)), part))
 
     def test_order(self):
-        """A put reads what the kernels before it have written, without a synchronisation of the
-        caller."""
+        """A put stores the bytes that the previously queued GPU kernels write. The caller does not
+        synchronise."""
         for i in range(20):
             value = torch.zeros(1 << 20, device=GPU)
             for _ in range(50):

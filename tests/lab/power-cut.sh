@@ -32,8 +32,9 @@ verify_args=()
 reported() { grep -hs '^durable ' "$tmp/$1/output.log" | wc -l; } # NAME
 has_reported() { (($(reported "$1") >= $2)); } # NAME REPORTS
 
-# Boots a guest that runs a script, with a drive. Sets `server` and `run` to the processes of the
-# drive and the guest. SEED selects the data that the drive loses.
+# Starts the drive (a process of lab/volatile-drive), and boots a guest that has this drive and runs
+# a script. Sets `server` to the process ID of the drive, and `run` to that of lab/run. SEED selects
+# the data that the drive loses.
 power_on() { # NAME SEED SCRIPT ARGS...
 	local name=$1 seed=$2 drive
 	shift 2
@@ -59,7 +60,8 @@ power_until() { # COMMAND...
 	done
 }
 
-# Saves the lines that the guest NAME has printed, for the check of the drive COPY.
+# Saves the lines in which the guest NAME has reported durable data. The check of the drive COPY
+# reads them.
 keep_reports() { # NAME COPY
 	grep -s '^durable ' "$tmp/$1/output.log" >"$tmp/verify/$2" || true
 }
@@ -72,7 +74,7 @@ power_copy() { # NAME COPY
 	mv "$tmp/$1.img.cut" "$tmp/$2.img"
 }
 
-# Kills the guest, and ends the drive.
+# Kills the guest, and ends the process of its drive (lab/volatile-drive).
 power_off() { # NAME
 	local name=$1 guest code=0
 	guest=$(pgrep -P $run qemu-system) && kill -KILL "$guest" || true
@@ -82,8 +84,8 @@ power_off() { # NAME
 	skip_without_lab $code "$tmp/stderr"
 	note <"$tmp/$name.cut"
 	note < <(grep -v '^durable' "$tmp/$name/output.log" | tail -n 5)
-	# If a guest fails to boot, lab/run boots again. The drive prints one line for each boot, so
-	# only the last line counts.
+	# If a guest fails to boot, lab/run boots again. The process of the drive prints one line
+	# for each boot, so only the last line counts.
 	check "$name: the drive saw a power cut and no shutdown" \
 		bash -c "tail -n 1 '$tmp/$name.cut' | grep -q '^power cut: '"
 	keep_reports "$name" "$name"

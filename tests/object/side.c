@@ -55,7 +55,8 @@ static void fill(unsigned char *at, size_t len, uint64_t seed)
 		at[i] = (unsigned char)(seed >> 8 * (i & 7));
 }
 
-/* Returns memory of at least `len` bytes, the same for all calls. */
+/* Returns memory of at least `len` bytes. Calls return the same memory, except when a call needs
+ * more bytes than all earlier calls. */
 static unsigned char *host_memory(size_t len)
 {
 	static unsigned char *mem;

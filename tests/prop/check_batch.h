@@ -343,9 +343,9 @@ static void check_costs(const struct gen *gen)
 	for (unsigned i = 0; i < gen->req.seg_count; i++)
 		if (device_of(&gen->segs[i]) == 0)
 			host += seg_before(&gen->segs[i], env.len + file_slack());
-	/* If the file system and its drives are not on the library's allow-list for O_DIRECT, it
-	 * is unknown whether the CPU copied the bytes into the page cache. So the report may count
-	 * one more copy of each byte that path mapped moved. */
+	/* If the file system and its drives are not on the library's allow-list for O_DIRECT, it is
+	 * unknown whether the CPU copied the bytes into the page cache. So the report may count one
+	 * more copy of each byte that the path "mapped" moved. */
 	most = cpu + twice + host + (env.listed ? 0 : mapped);
 	low = staged + (host ? 0 : bounce);
 	high = staged + bounce + cached + mapped;

@@ -61,7 +61,7 @@ static uint64_t random_row_len(void)
 		return random_below(300000);
 	case 9:
 		return random_below(2u << 20);
-	default: /* path mapped carries only ranges of 8 MiB or more */
+	default: /* the path "mapped" carries only ranges of 8 MiB or more */
 		return one_in(3) ? env.len : random_below(one_in(2) ? env.len + 1 : 500000);
 	}
 }
@@ -192,8 +192,9 @@ static void make_writes(int only)
 	}
 }
 
-/* Picks a path for the request to name. With path fault it uses only errors, short transfers and
- * delays, because the library detects these. It never uses faults that silently lose bytes. */
+/* Picks a path for the request to name. With the path "fault", the test uses only errors, short
+ * transfers and delays, because the library detects these. It never uses faults that silently lose
+ * bytes. */
 static void random_path(struct gen *gen, bool alone)
 {
 	static const char *const names[] = {"bounce", "staged", "odirect", "mapped", "p2p"};

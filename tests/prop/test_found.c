@@ -204,8 +204,8 @@ static void slots_of_two_lengths(void **state)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* A lane (worker thread) of the host carries a request whose second segment is on the GPU and
- * whose bytes are cached. Path mapped then keeps its windows (registered pieces of the page cache)
+/* A lane (worker thread) of the host carries a request whose second segment is on the GPU and whose
+ * bytes are cached. The path "mapped" then keeps its windows (registered pieces of the page cache)
  * on this lane of the host. All bytes must arrive. */
 static void mapped_windows_on_a_host_lane(void **state)
 {
@@ -231,8 +231,8 @@ static void mapped_windows_on_a_host_lane(void **state)
 			       (unsigned long long)report.paths[i].bytes);
 }
 
-/* A read by path mapped goes beyond the end of the file, where the file has no pages to map. The
- * read must deliver the bytes before the end and return their count. */
+/* A read by the path "mapped" goes beyond the end of the file, where the file has no pages to map.
+ * The read must deliver the bytes before the end and return their count. */
 static void mapped_read_beyond_the_end(void **state)
 {
 	struct penstock_seg seg = {.off = 2802, .row_len = 775238};
@@ -269,7 +269,7 @@ static void bytes_after_a_write(void **state)
 		memcpy(back, bytes, 9000);
 		memset(back + 9000, 0xdd, 4096);
 		seg.buf = back;
-		/* The path may refuse the write instead. */
+		/* The path may refuse this write, so the test ignores the result. */
 		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL);
 		assert_int_equal(penstock_commit(st, 0), 0);
 		penstock_close(st);

@@ -236,13 +236,13 @@ static const struct {
 	{"registration", {{"ios", 1}, {"size", 1}}, "efficiency-kept-gpu", 0, 1e-5},
 	{"registration", {{"mtt-set", 1e9}, {"access", 1}}, "mtt-hit-rate", 0, 1e-7},
 	/* fence: if fences take no time, or if one fence is enough for all bytes, the speed is the
-	 * full 7 GB/s. If each chunk needs a long fence, it approaches 0. */
+	 * full 7 GB/s. If each chunk needs a long fence, the speed approaches 0. */
 	{"fence", {{"fence-us", 0}}, "speed-gbps", 7, 1e-12},
 	{"fence", {{"batch", 1e9}}, "batched-fences", 1, 0},
 	{"fence", {{"batch", 1e9}}, "batched-speed-gbps", 7, 1e-5},
 	{"fence", {{"chunk", 512}, {"fence-us", 1e6}}, "speed-gbps", 0, 1e-6},
-	/* pipeline: with one byte at a time the speed approaches 0. With an endless request or
-	 * many requests in flight, it is that of the slowest hop, 14 GB/s. */
+	/* pipeline: with one byte at a time the speed approaches 0. With an endless request or many
+	 * requests in flight, the speed is that of the slowest hop, 14 GB/s. */
 	{"pipeline", {{"depth", 1}, {"size", 1}}, "speed-gbps", 0, 1e-4},
 	{"pipeline", {{"depth", 1}, {"size", 1e15}}, "speed-gbps", 14, 1e-5},
 	{"pipeline", {{"depth", 1e6}, {"size", 65536}}, "speed-gbps", 14, 1e-9},
@@ -335,8 +335,9 @@ static void randomize_tree(const struct pst_model *m, double *in)
 }
 
 /* Sets a random arbiter. Strict priority is left out, because it has no closed form: it may stop a
- * stream. A weighted stream has more chunks in flight, as it sends several in turn. These chunks
- * cost no switch time, which the closed form counts for each chunk of a shared link. */
+ * stream. A stream with a weight above 1 sends several chunks in turn, so it gets more chunks in
+ * flight. The switch time is then 0: the closed form counts it for each chunk of a shared link, but
+ * successive chunks of one stream need no switch. */
 static void randomize_arbiter(const struct pst_model *m, double *in)
 {
 	unsigned weight = (unsigned)(1 + test_random(&seed) % 4);
@@ -395,7 +396,7 @@ static void shares_are_monotone(void **state)
 }
 
 /* Simulates as long as the slowest stream needs for a thousand chunks. At the call, `out` has the
- * results of the closed form. The results of the simulation replace them. */
+ * results of the closed form (a formula). The results of the simulation replace them. */
 static void simulate(const struct pst_model *m, double *in, double *out)
 {
 	int least = pst_model_result_index(m, "slowest-stream-gbps");

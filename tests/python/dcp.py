@@ -147,8 +147,8 @@ class Single(unittest.TestCase):
             same(got, state)
 
     def test_damage(self):
-        """The error for a changed byte, a truncated part and a truncated marker names the file.
-        For a changed byte, it also names the tensor."""
+        """The error for a changed byte, a truncated part and a truncated marker (.metadata) names
+        the file. For a changed byte, it also names the tensor."""
         state, path = {"w": torch.randn(500, 500), "x": torch.randn(5)}, folder()
         dcp.save(state, storage_writer=pt.StorageWriter(path))
         part = os.path.join(path, next(n for n in os.listdir(path) if n.endswith(".distcp")))
@@ -268,7 +268,8 @@ class Snapshots(unittest.TestCase):
         self.assertTrue(all(pool is pools[0] for pool in pools), pools)
 
     def test_small_pool(self):
-        """Tensors that do not fit into the pool are written before async_save returns."""
+        """Tensors that do not fit into the pool (the memory for the snapshot) are written before
+        async_save returns."""
         writer = pt.StorageWriter(folder(), pool_bytes=1 << 20)
         self.save_and_change(writer)
         self.assertEqual(writer.report.snapshot.left_bytes, 4 << 20)
@@ -358,8 +359,8 @@ def full_tensors():
 
 
 def sharded_state(rank, count, kind, fill):
-    """Returns DTensors and replicated objects. The DTensors have the values of full_tensors, or
-    zeros."""
+    """Returns DTensors and replicated objects. The DTensors have the values that full_tensors()
+    returns, or zeros."""
     tensors = full_tensors()
     if kind == "hsdp":
         mesh = init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("r", "s"))

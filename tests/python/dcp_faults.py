@@ -100,9 +100,9 @@ class Replaced(unittest.TestCase):
             self.assertEqual(parts, {str(rank) for rank in range(count)})
 
     def test_interrupted_commit(self):
-        """A save is killed before it writes the marker, or before it removes one of the old
-        files afterwards. The folder must then have the old or the new checkpoint, and another
-        number of ranks can save into it."""
+        """A save is killed before it writes the marker, or after that, before it removes one of the
+        old files. The folder must then have the old or the new checkpoint, and another number of
+        ranks can save into it."""
         def interrupted(path, before):
             def die(*_):
                 os._exit(9)

@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))
 PENSTOCK = os.path.join(os.environ["PENSTOCK_BUILD"], "penstock")
-# The tests use shorter times for the lock's beat and its expiry than the package, to run faster.
+# The tests renew the lock more often and let it expire sooner than the package does, to run faster.
 _object_lock.BEAT_S, _object_lock.LEASE_S = 0.3, 4.0
 Boto = None
 
@@ -283,7 +283,8 @@ class Locks(unittest.TestCase):
         self.assertEqual([key for key in keys("lock/step") if LOCK in key], [])
 
     def test_lost(self):
-        """A job that has lost its lock writes no marker."""
+        """A job that has lost its lock writes no marker (.metadata), so the checkpoint stays
+        incomplete."""
         url = "s3://bucket/lost/step"
 
         class Stalled(pt.ObjectStorageWriter):

@@ -83,8 +83,8 @@ def failures(path):
         got = emptied(state_of(rank, step))
         dcp.load(got, storage_reader=pt.StorageReader(os.path.join(path, name)))
         same(got, state_of(rank, step))
-    # The writing process gets only the snapshot, so a snapshot that is too small for a tensor
-    # fails.
+    # The process that writes gets only the snapshot. If the snapshot's memory is too small for a
+    # tensor, the save fails.
     small = pt.StorageWriter(os.path.join(path, "small"), pool_bytes=1 << 16)
     return text, error_of(begin(state_of(rank, 4), small))
 

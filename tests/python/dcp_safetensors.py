@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests HuggingFaceStorageWriter and HuggingFaceStorageReader on the CPU. Each checkpoint is
-written by this package and read by torch's class of that name, or the other way round. Covers
-whole and sharded checkpoints, loads by another number of ranks, models of transformers, other
-dtypes, and calls that must be refused. Needs torch, so only make test-all runs it."""
+"""Tests HuggingFaceStorageWriter and HuggingFaceStorageReader on the CPU. This package and
+torch's classes of the same names read the checkpoints that this package writes. This package also
+reads the checkpoints that torch writes. Covers whole and sharded checkpoints, loads by another
+number of ranks, models of transformers, other dtypes, and calls that must be refused. Needs torch,
+so only make test-all runs it."""
 
 import io
 import json
@@ -133,7 +134,8 @@ class Whole(unittest.TestCase):
             self.same(safetensors.torch.load_file(a), safetensors.torch.load_file(b))
 
     def test_model_folder(self):
-        """The reader can load a model's folder that torch's writer has not written."""
+        """The reader can load a folder with safetensors files that no checkpoint writer has
+        written."""
         path, state = folder(), tensors()
         for i, names in enumerate((("a", "b"), ("c", "d", "e.weight"))):
             safetensors.torch.save_file({name: state[name] for name in names},

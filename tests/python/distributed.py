@@ -125,7 +125,8 @@ class Distributed(unittest.TestCase):
         """)
 
     def test_placements(self):
-        """A shard by placements has the parts that torch's distribute_tensor gives."""
+        """If the argument shard has placements, each process gets the part of a tensor that torch's
+        distribute_tensor would give it."""
         self.ranks("""
             line = init_device_mesh("cpu", (4,))
             grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests penstock.deepspeed with DeepSpeed on the CPU. What save_checkpoint writes with this
-package, DeepSpeed's own checkpoint engine must read, and the other way round. Also tests saves
-in which a rank fails or dies. Needs deepspeed and torch."""
+"""Tests penstock.deepspeed with DeepSpeed on the CPU. DeepSpeed's own checkpoint engine must read
+the files that save_checkpoint writes with this package, and this package must read the files of
+DeepSpeed's engine. Also tests saves in which a rank fails or dies. Needs deepspeed and torch."""
 
 import glob
 import os
@@ -155,15 +155,15 @@ def latest(folder):
 
 class Engine(unittest.TestCase):
     def test_round_trip(self):
-        """With ZeRO 1 and ZeRO 3 on two ranks, DeepSpeed's own engine reads this engine's files,
-        and this engine reads DeepSpeed's files."""
+        """With ZeRO 1 and ZeRO 3 on two ranks, DeepSpeed's own checkpoint engine reads the files of
+        this package's engine, and the other way round."""
         for stage in (1, 3):
             folder = os.path.join(TMP, f"zero{stage}")
             self.assertEqual(ranks.run(2, round_trip, stage, folder, seconds=400), [True, True])
 
     def test_failed_rank(self):
-        """If rank 1 cannot save, both ranks raise an error that names it, and latest is unchanged.
-        The next save succeeds."""
+        """If rank 1 cannot save, both ranks raise an error that names rank 1, and the file `latest`
+        is unchanged. The next save succeeds."""
         folder = os.path.join(TMP, "failed")
         for text, saved in ranks.run(2, failing, folder, False, seconds=400):
             self.assertIn("rank 1: OSError", text)
@@ -171,8 +171,8 @@ class Engine(unittest.TestCase):
         self.assertEqual(latest(folder), "good")
 
     def test_dead_rank(self):
-        """If rank 1 dies in a save, rank 0 raises an error that names it, and latest is
-        unchanged."""
+        """If rank 1 dies in a save, rank 0 raises an error that names rank 1, and the file `latest`
+        is unchanged."""
         folder = os.path.join(TMP, "dead")
         first, second = ranks.results(ranks.start(2, failing, folder, True), 400)
         self.assertEqual(first[0], True, first)
@@ -185,8 +185,8 @@ class Engine(unittest.TestCase):
         self.assertEqual(ranks.run(2, whole_model, TMP, seconds=400), [True, True])
 
     def test_writer(self):
-        """penstock.torch.load reads what DeepSpeed's checkpoint.writer writes. use() refuses an
-        engine with such a writer."""
+        """penstock.torch.load reads the files that DeepSpeed writes with its option
+        checkpoint.writer. use() refuses an engine with such a writer."""
         text, files = ranks.run(1, with_writer, os.path.join(TMP, "writer"), seconds=400)[0]
         self.assertIn("FastCheckpointEngine", text)
         self.assertEqual(files, 2)

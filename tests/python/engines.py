@@ -245,7 +245,8 @@ class Vllm(Engine):
         self.same(model.got, ARRAYS)
 
     def test_model_keeps_all_tensors(self):
-        """Tensors that no longer fit into the window get memory of their own."""
+        """If the model keeps all tensors, the window (the loader's memory) becomes full. Further
+        tensors get memory of their own."""
         self.same(self.load(Model(keep=True), window=65536).got, ARRAYS)
 
     def test_secondary(self):
@@ -265,7 +266,8 @@ class Vllm(Engine):
                   {"n0": MORE["audio"], "twice": fill("int8", (9,), 1), "n1": MORE["audio"]})
 
     def test_other_files(self):
-        """vLLM loads other formats itself, and reports missing files and tensors itself."""
+        """vLLM itself loads files that are not safetensors files, and reports missing files and
+        tensors."""
         folder, model = tempfile.mkdtemp(dir=TMP), Model()
         model.load_weights = lambda weights: model.got.update(weights)
         with self.assertRaisesRegex(RuntimeError, "Cannot find"):
@@ -306,7 +308,7 @@ class Vllm(Engine):
         before = time.perf_counter()
         self.load(Model())
         self.assertGreaterEqual(self.loader.counter_before_loading_weights, before)
-        # vLLM's own functions are in their places again.
+        # After the load, vLLM has the functions again that the loader replaced during the load.
         self.assertEqual(self.default_loader.safetensors_weights_iterator.__name__, "vllm_reader")
 
     def test_unused_weights(self):
@@ -540,8 +542,8 @@ class Sglang(Engine):
             self.load(Model(), "tensorflow")
 
     def test_chosen_files(self):
-        """The loader reads the files that SGLang has found itself, and the files that SGLang
-        adds to the model's own."""
+        """The loader reads the files that SGLang's search has found, and the files that SGLang adds
+        to the model."""
         from penstock.sglang import loader_class
         _, model = self.load(Model(), loader_class(), hf_config="../more/sub/a.safetensors")
         self.same(model.got, {**ARRAYS, **MORE})
@@ -697,7 +699,8 @@ class Together(Engine):
             self.assertLessEqual(read, self.bytes * 1.05)
 
     def test_experts(self):
-        """The ranks read together what all of them need, and each rank reads its own experts."""
+        """The tensors that all ranks need are read by all ranks together. Each rank alone reads its
+        own experts."""
         results = self.ranks(2, mode="experts")
         self.assertTrue(all(not err for *_, err in results), results)
         read = sum(one[0] for one in results)

@@ -43,9 +43,9 @@ class Errors(unittest.TestCase):
             penstock.load_file(FILE, device="cuda:0", require="direct")
 
     def test_place(self):
-        """An error's path is spelled as Python spells it, even if it is not valid UTF-8. An error
-        that is not about a file or tensor does not have the path, tensor and offset of an earlier
-        error."""
+        """The path in an error is the str that Python uses for this path, even if the path is not
+        valid UTF-8. An error that is not about a file or tensor does not have the path, tensor and
+        offset of an earlier error."""
         odd = os.path.join(TMP, os.fsdecode(b"odd \xff.safetensors"))
         with open(odd, "wb") as f:
             f.write(b"\2\0\0\0\0\0\0\0{]")
@@ -136,7 +136,7 @@ class Errors(unittest.TestCase):
         penstock.Group("a", numpy.int64(0), numpy.int32(1)).close()
 
     def test_save_options(self):
-        """save_file passes require, durable and effort to the library."""
+        """save_file passes its arguments `require`, `durable` and `effort` to the library."""
         out, asked = os.path.join(TMP, "options.safetensors"), []
         with self.assertRaises(penstock.ClassRefusedError):
             penstock.save_file({"a": penstock.allocate("U8", (3,), 0)}, out,
@@ -276,7 +276,8 @@ class Errors(unittest.TestCase):
                     f.get_slice("box")[index]
 
     def test_save_other_layouts(self):
-        """save_file writes any array without gaps and little-endian, whatever its own layout."""
+        """save_file writes the elements of every array contiguously and in little-endian order,
+        even if the array has gaps or another byte order."""
         box = ARRAYS["box"]
         arrays = {"t": box.T, "gaps": box[:, ::2], "big": box.astype(">i4"),
                   "same": numpy.broadcast_to(numpy.int8(3), (5,)), "a": box, "b": box,

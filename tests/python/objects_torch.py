@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests checkpoints of torch in an object store: penstock.torch.save and load with s3://,
-torch.distributed.checkpoint through penstock.fsspec, and through a client's methods."""
+torch.distributed.checkpoint through penstock.fsspec, and through the methods of ObjectClient."""
 
 import errno
 import io
@@ -231,7 +231,7 @@ class Checkpoints(unittest.TestCase):
 
     def test_replaced(self):
         """A save below a prefix replaces the checkpoint there. A save that fails before it writes
-        the marker leaves the old checkpoint unchanged."""
+        the marker (.metadata) leaves the old checkpoint unchanged."""
         url, told = client().url("bucket/replaced/step"), []
         for seed in (1, 2):
             writer = pt.ObjectStorageWriter(url, parts=seed,

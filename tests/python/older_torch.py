@@ -43,7 +43,8 @@ def needs(*names):
 
 def _with_no_dist(function, deprecated):
     """Returns a wrapper of save or load that has the argument no_dist. If no_dist is true, the
-    wrapper calls `deprecated` instead, the older function with this argument."""
+    wrapper calls `deprecated` instead, which is torch's older function with the argument
+    no_dist."""
 
     @functools.wraps(function)
     def call(*args, no_dist=False, **how):

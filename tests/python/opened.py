@@ -270,8 +270,8 @@ class Prefetch(unittest.TestCase):
     """Tests safe_open.prefetch, a call of the safetensors package from version 0.9 on."""
 
     def setUp(self):
-        # Shortens the batches, so that the file has several. Each larger tensor is a batch of its
-        # own.
+        # Shortens the batches to 1000 bytes, so that the file has several batches. A tensor longer
+        # than that is a batch of its own.
         patch = unittest.mock.patch.object(_prefetch, "BATCH_BYTES", 1000)
         patch.start()
         self.addCleanup(patch.stop)
@@ -308,7 +308,7 @@ class Prefetch(unittest.TestCase):
                 want = ARRAYS[name] if plan[name] is None else ARRAYS[name][plan[name]]
                 self.assertTrue(numpy.array_equal(got[name], want), name)
                 self.assertEqual(got[name].dtype, want.dtype)
-            # The loader reads only the planned rows, not the whole tensor.
+            # The loader reads only the requested rows, not the whole tensor.
             with unittest.mock.patch.object(_prefetch.Model, "load_into", autospec=True,
                                             side_effect=_prefetch.Model.load_into) as called:
                 dict(f.prefetch({"wide": slice(0, 2)}, device="cpu"))
@@ -325,8 +325,8 @@ class Prefetch(unittest.TestCase):
         same(self, dict(taken), ARRAYS)
 
     def test_closed(self):
-        """Closing the loader stops the load. Tensors that were taken remain valid, and the
-        safe_open can be closed before the loader."""
+        """Closing the loader stops the load. Tensors that were taken remain valid, and the object
+        that safe_open returned can be closed before the loader."""
         f = penstock.safe_open(FILE, "np")
         loader = f.prefetch()
         f.close()

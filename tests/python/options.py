@@ -83,8 +83,8 @@ class Bar:
 
 class Progress(unittest.TestCase):
     def setUp(self):
-        # The library reports every request to the function, instead of ten a second. The
-        # small step makes each request carry one tensor.
+        # With a period of 0, the library calls the progress function for every request, instead of
+        # at most ten times a second. With the small step, each request carries one tensor.
         for name, place, value in (("PERIOD_S", _progress, 0.0),
                                    ("STEP_BYTES", _model, 1 << 20)):
             patch = unittest.mock.patch.object(place, name, value)
@@ -187,7 +187,8 @@ class Progress(unittest.TestCase):
             LOADS["load_file"](progress=True)
 
     def test_group(self):
-        """In a group, each rank gets numbers up to its own total, and rank 0 shows the bar."""
+        """In a group, the progress function of each rank gets numbers up to the rank's own total.
+        Rank 0 shows the bar."""
         told, rows = {}, {}
 
         def rank(number):
@@ -257,7 +258,8 @@ class KeepCached(unittest.TestCase):
         self.assertEqual(asked[0], asked[1])
 
     def test_effort(self):
-        """A cold load has effort "fast", unless the caller asks for another."""
+        """If the files are not cached, a load with keep_cached has the effort "fast", unless the
+        caller sets another effort."""
         model = penstock.Model(FILE)
         with unittest.mock.patch.object(model, "_is_cached", lambda: False):
             for effort, want in ((None, 1), ("fast", 1), ("thrifty", 0)):

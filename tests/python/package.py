@@ -130,7 +130,7 @@ class Devices(unittest.TestCase):
         self.assertEqual((_tensor._exported, _tensor._offered), ({}, {}))
 
     def test_dlpack_refused(self):
-        """A consumer that does not support the dtype raises its own error, and the memory is
+        """A DLPack consumer that does not support the dtype raises its own error, and the memory is
         freed."""
         file = os.path.join(TMP, "halves.safetensors")
         safetensors.numpy.save_file({"b": numpy.arange(6, dtype=ml_dtypes.bfloat16)}, file)
@@ -278,7 +278,8 @@ class Groups(unittest.TestCase):
                                           ARRAYS["wide"]))
 
     def test_effort(self):
-        """The default effort is "fast" if several processes load, unless the model is immutable."""
+        """The default effort is "fast" if several processes load, unless the caller opens the model
+        as immutable."""
         model = penstock.Model(FILE)
         for how, fast in (({}, 0), ({"ranks": 2}, 1), ({"ranks": 2, "effort": "thrifty"}, 0),
                           ({"effort": "fast"}, 1), ({"effort": "balanced"}, 2)):

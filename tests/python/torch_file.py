@@ -102,8 +102,8 @@ class Base(unittest.TestCase):
     """Base of the test classes below: compares objects and loads files."""
 
     def same(self, got, want, seen=None):
-        """Asserts that two objects are equal, and that tensors share memory in one if they do
-        in the other."""
+        """Asserts that two objects are equal, and that tensors which share memory in one object
+        also share memory in the other object."""
         seen = {} if seen is None else seen
         self.assertIs(type(got), type(want))
         if isinstance(want, torch.Tensor):
@@ -199,13 +199,13 @@ class Files(Base):
     @settings(max_examples=150, deadline=None, derandomize=True)
     @given(objects())
     def test_random(self, obj):
-        """What one package saves, the other loads, with the same views and the same shared
-        memory."""
+        """Each package loads the objects that the other package saves, with the same views and the
+        same shared memory."""
         self.both_ways(obj, weights_only=not OLD)
 
     def test_kinds(self):
-        """Tensors of all dtypes are saved and loaded, and kinds of tensors that torch pickles
-        in a way of their own."""
+        """Saves and loads tensors of all dtypes, and the kinds of tensors for which torch has
+        special pickle formats."""
         x, big = torch.randn(40, 30), torch.randn(300, 200)
         obj = {str(t): make(3, t, 50000) for t in DTYPES}
         obj |= {"sparse": x.to_sparse(), "csr": x.to_sparse_csr(), "view": big[10:20, 5:],
@@ -351,8 +351,8 @@ class Places(Base):
 
 
 class Other(Base):
-    """Tests files that only torch.load can read. load passes them to torch.load, and reports
-    why."""
+    """Tests files that only torch.load can read. penstock.torch.load passes them to torch.load, and
+    reports why."""
 
     def fallback(self, words, obj, place=None, **how):
         report = ours.FileReport()
@@ -362,8 +362,8 @@ class Other(Base):
         self.assertIn(report.fallback, logs.output[0])
 
     def refused(self, words, obj, place=None, **how):
-        """Asserts what fallback() asserts, and that load refuses the file if the caller
-        requires class direct."""
+        """Asserts what fallback() asserts, and that penstock.torch.load refuses the file if the
+        caller requires class direct."""
         self.fallback(words, obj, place, **how)
         with self.assertRaisesRegex(penstock.ClassRefusedError, words):
             ours.load(path("x.pt"), place, require="direct", **how)
@@ -383,7 +383,7 @@ class Other(Base):
         self.refused("not as torch.save writes it", obj)
 
     def unread(self, name):
-        """Returns the reason why load would pass a file to torch.load."""
+        """Returns the reason why penstock.torch.load would pass a file to torch.load."""
         with self.assertRaises(_torch_archive.Unsuited) as caught:
             _torch_archive.Contents(path(name))
         return str(caught.exception)
@@ -421,7 +421,7 @@ class Other(Base):
 
     def test_extension_codes(self):
         """If the process has registered extension codes (copyreg), an unpickler does not call
-        find_class for all classes. So load lets torch.load read the file."""
+        find_class for all classes. So penstock.torch.load lets torch.load read the file."""
         obj = {"a": torch.randn(30000)}
         ours.save(obj, path("x.pt"))
         copyreg.add_extension("decimal", "Decimal", 77)
@@ -432,8 +432,9 @@ class Other(Base):
         self.same(self.directly("x.pt"), obj)
 
     def test_not_mapped(self):
-        """load calls torch.load with mmap=True to rebuild the object. If torch.load cannot map
-        the file, or does not map it as expected, load lets torch.load read the file."""
+        """To rebuild the object, penstock.torch.load calls torch.load with mmap=True. If torch.load
+        cannot map the file, or does not map it as expected, penstock.torch.load lets torch.load
+        read the file."""
         obj = {"a": torch.randn(30000), "b": torch.randn(30000)}
         ours.save(obj, path("x.pt"))
         real = torch.load
@@ -511,8 +512,8 @@ class Damage(Base):
             self.assertGreater(errors, 300)
 
     def test_header(self):
-        """The local header of a record is valid only if it has the record's name, and if its
-        extra fields together have the extra length."""
+        """The local header of a record is valid only if it has the record's name, and if the
+        lengths of its extra fields add up to the length that the header states for them."""
         archive = _zip.Archive()
         archive.add_payload("data/0", LONG, None)
         header = archive.pieces[0][1]

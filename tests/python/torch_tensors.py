@@ -57,8 +57,9 @@ class Torch(unittest.TestCase):
             self.assertTrue(torch.equal(got.view(torch.uint8), packed.view(torch.uint8)))
 
     def test_odd_four_bits(self):
-        """torch packs two elements of 4 bits into a byte, so a tensor whose last dimension is odd
-        has no torch tensor. It is refused before its bytes move, as by safetensors."""
+        """torch packs two elements of 4 bits into a byte, so torch cannot represent a tensor whose
+        last dimension is odd. The load refuses such a tensor before its bytes move, as safetensors
+        does."""
         out, data = os.path.join(TMP, "odd.safetensors"), bytes(range(9))
         header = b'{"q":{"dtype":"F4","shape":[6,3],"data_offsets":[0,9]}}'
         with open(out, "wb") as f:

@@ -111,7 +111,7 @@ class Types(unittest.TestCase):
             self.assertIn(words, said)
 
     def test_misspelled(self):
-        """mypy reports every argument whose name is misspelled, in its line."""
+        """mypy reports every argument whose name is misspelled, with the number of its line."""
         status, said = self.program("import penstock.torch\n" +
                                     "".join(f"{wrong}\n" for wrong, _ in WRONG))
         self.assertEqual(status, 1, said)

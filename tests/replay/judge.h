@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers of the tests of the block stack. They create a simple machine and check the verdict
- * about its stack of block devices: that it is direct, or that it is not direct and the sentence
- * names the reason. Only the tests of the block stack include this file. A verdict without a
- * sentence must always fail the test.
+ * Helpers of the tests of the block stack. They create a simple machine and check the verdict about
+ * its stack of block devices: either the stack is direct, or it is not direct and the verdict has a
+ * sentence with the reason. Only the tests of the block stack include this file. A verdict "not
+ * direct" without a sentence must always fail the test.
  */
 #ifndef PENSTOCK_JUDGE_H
 #define PENSTOCK_JUDGE_H

@@ -87,7 +87,8 @@ def check_header(keys, region):
 
 
 def signature_of(query):
-    """Returns the parameters of a presigned query in their order, and its signature."""
+    """Returns the parameters of a presigned query except the signature, sorted, and the
+    signature."""
     pairs = query.split("&")
     assert pairs[-1].startswith("X-Amz-Signature="), query
     return sorted(pairs[:-1]), pairs[-1]

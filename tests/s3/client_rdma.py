@@ -131,8 +131,8 @@ def skip_without_ofi1():
 
 
 def case_both_ways_by_ofi1():
-    """ofi1 moves the bytes if both the client and the gateway name it. Otherwise another transport
-    or HTTP moves them."""
+    """If both the client and the gateway name the transport ofi1, this transport moves the bytes.
+    Otherwise another transport or HTTP moves them."""
     for provider in ("net", "tcp;ofi_rxm"):
         os.environ["PENSTOCK_OFI_PROVIDER"] = provider
         skip_without_ofi1()
@@ -141,7 +141,8 @@ def case_both_ways_by_ofi1():
 
 
 def case_check():
-    """penstock check reports how the server moves the bytes, and why not in another way."""
+    """`penstock check` reports by which transport the server moves the bytes, or why it does not
+    use RDMA."""
     with Setup() as s:
         s.source(5 * MIB)
         s.copy(s.path("source"), "s3://data-1/key")

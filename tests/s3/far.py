@@ -7,7 +7,7 @@ import base64
 import socket
 import struct
 
-# direction of a token: READ means that the server writes the window, WRITE that it reads it
+# direction of a token: with READ the server writes to the window, with WRITE it reads the window
 READ, WRITE = 0, 1
 OK, REFUSED, OUTSIDE = 0, 1, 2
 FRAME = 1 << 20
@@ -30,7 +30,8 @@ def crc32c(data):
 
 
 class Window:
-    """The window that a client's token describes."""
+    """The window that a client's token describes: memory of the client that a server may read or
+    write."""
 
     def __init__(self, token):
         fields = token.split(":")

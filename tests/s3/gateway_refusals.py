@@ -112,7 +112,8 @@ def truncated_body(gateway, client, key):
 
 
 FOUR = 'penstock_requests_total{operation="PutObject",status="4xx"}'
-# function, accepted statuses ("": the client closes the connection), metrics that count it
+# (function that makes a request, accepted statuses, metrics that count the refusal). The status ""
+# means that the client closes the connection.
 KINDS = (
     (wrong_signature, {"403"}, ["penstock_refused_signatures_total"]),
     (flipped_path, {"403"}, ["penstock_refused_signatures_total"]),

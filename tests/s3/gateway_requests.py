@@ -99,8 +99,8 @@ def case_complete_if_match_race():
 
 
 def case_listing_while_objects_move():
-    """While folders replace objects, each listing must still contain these objects with their
-    sizes."""
+    """PUTs of longer keys replace the files of objects by folders. Meanwhile each listing must
+    still contain these objects with their sizes."""
     gateway, client = opened()
     with gateway:
         folder = os.path.join(gateway.root, "data-1")

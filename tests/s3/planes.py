@@ -126,14 +126,15 @@ def server_tenant(plane):
 
 
 def ended(side, expected, what):
-    """Waits for a completion, and compares its result, decision and transport with `expected`."""
+    """Waits for a completion. Compares its result, the verdict about the response (such as "done"),
+    and the transport with `expected`."""
     line = side.ask("end", 60000)
     same(tuple(line.split(" ")[:3]), tuple(map(str, expected)), f"{what} ({line})")
     return line
 
 
 def transfer(side, op, length, expected, off=0, key="key", first=0, flags=0):
-    """Opens a window, and sends a request with it."""
+    """Opens a window (memory for a transfer), and sends a request that names the window."""
     same(side.ask(op, off, length), "window", f"window of a {op}")
     same(side.ask("start", "data-1", key, first, flags), "0 ", f"start of a {op}")
     line = ended(side, expected, op)
@@ -224,7 +225,8 @@ def own_address():
 
 def case_two_cards():
     """Two addresses stand for two network cards. The gateway declines tokens that name the first
-    one. So the plane repeats the request with the other one, and prefers it for the next window."""
+    address. So the plane repeats the request with the second address, and prefers this address for
+    the next window."""
     other = own_address()
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * MIB)
@@ -246,8 +248,7 @@ def case_two_cards():
 
 
 def case_require():
-    """The variable PENSTOCK_RDMA in the plane's environment decides whether the plane must not,
-    or must, use RDMA."""
+    """The variable PENSTOCK_RDMA in the plane's environment can forbid or require RDMA."""
     gateway, client = opened()
     client.put_object(Bucket="data-1", Key="key", Body=b"x" * 100)
     with gateway:
@@ -306,7 +307,8 @@ def case_secrets():
 # ---- tenants ----
 
 class Raw:
-    """A tenant without the library: this script itself sends the messages (plane_message.h)."""
+    """A tenant (a process that uses the plane) without the library: this script itself sends the
+    messages (plane_message.h)."""
     HEAD = struct.Struct("=IHHQ")
     HELLO, FD, MEMORY, MEMORY_CLOSE, WINDOW, RELEASE, START = 1, 2, 5, 6, 7, 8, 9
     WELCOME, ANSWER = 13, 14
@@ -472,14 +474,14 @@ def case_limits():
 
 
 def case_descriptors():
-    """A plane without a free descriptor refuses a connection with the reason. It serves the next
-    one as soon as there are descriptors again."""
+    """A plane without a free descriptor refuses a connection, and its answer has the reason. As
+    soon as descriptors are free again, it serves the next connection."""
     with Plane() as plane:
         pid = plane.process.pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         same(soft, hard, "limit of open files")
-        # The count is taken without a request for metrics, because that would need a descriptor,
-        # too.
+        # Counts the plane's descriptors in /proc, because a request for metrics would itself need a
+        # descriptor.
         count = len(os.listdir(f"/proc/{pid}/fd"))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, hard))
         for _ in range(2):

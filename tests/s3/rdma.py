@@ -414,8 +414,8 @@ def case_dripping_client():
         put.join()
         drip.join()
         same(results, [(500, "RDMATransferFailed")], "the PUT")
-        # With 20 pauses of 0.1 s, the transfer did not end because of the limit for a time without
-        # progress.
+        # More than 20 pauses of 0.1 s show that the limit for a time without progress did not end
+        # the transfer.
         same(drip.sent > 20, True, f"{drip.sent} bytes were sent")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A test server that implements a small part of S3 and misbehaves on request.
 
-The server calls Server.fault for each request. It returns None or a list of actions, for example
-[("short", 1000)]. Server.requests records every request, so that a test can count them. The server
-verifies no signatures. Other tests in tests/s3 show that real servers accept the signatures of
-Penstock."""
+The server calls Server.fault for each request. This function returns None or a list of actions, for
+example [("short", 1000)]. Server.requests records every request, so that a test can count them. The
+server verifies no signatures. Other tests in tests/s3 show that real servers accept the signatures
+of Penstock."""
 
 import base64
 import hashlib

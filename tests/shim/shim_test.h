@@ -268,7 +268,7 @@ ST_UNUSED static void st_real(const char *name, void *fn)
 	memcpy(fn, &sym, sizeof(sym));
 }
 
-static uintptr_t st_text_start, st_text_end; /* first and last address of libcufile's code */
+static uintptr_t st_text_start, st_text_end; /* start and exclusive end of libcufile's code */
 
 static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *arg)
 {

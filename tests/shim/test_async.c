@@ -107,8 +107,8 @@ static void block_until_waited(void *arg)
 		sched_yield();
 }
 
-/* Each argument is read during the call if a flag fixes it, else when the stream reaches the
- * transfer. */
+/* A flag of cuFileStreamRegister says that an argument is fixed. Each fixed argument is read during
+ * the call, and each other argument when the stream reaches the transfer. */
 static void check_each_flag(char *base, bool host)
 {
 	struct values late = {3000, 20001, 70000};

@@ -596,7 +596,8 @@ static void p2p_flags(void **state)
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	assert_int_equal(cuFileUseCount(), 0);
-	/* cuFileDriverGetP2PFlags has fixed the parameters, although the driver is closed. */
+	/* After a call of cuFileDriverGetP2PFlags the parameters cannot be changed, although the
+	 * driver is closed. */
 	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 0));
 #ifdef __x86_64__

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests stream-ordered calls on a stream that is being captured: each launch of the graph transfers
- * the bytes again, with the arguments of that time unless a flag of the stream fixes them. Also
- * tests calls that cannot be captured, and what happens to the graph when the handle is
- * deregistered or the cuFile driver is closed.
+ * the bytes again, with the values that the arguments have at the launch, except arguments that a
+ * flag of the stream fixes. Also tests calls that cannot be captured, and what happens to the graph
+ * when the handle is deregistered or the cuFile driver is closed.
  */
 #include "../graphs.h"
 #include "shim_test.h"
@@ -141,8 +141,8 @@ static void fixed_arguments(void **state)
 	assert_ok(cuFileStreamDeregister(stream));
 }
 
-/* One graph has a read and a write. The write stores the bytes that the read has delivered, to
- * another offset of the file. */
+/* One graph has a read and a write. The write takes the bytes that the read has delivered, and
+ * stores them at another offset of the file. */
 static void write_is_replayed(void **state)
 {
 	static size_t len = 100000;
@@ -252,7 +252,8 @@ static void refused_in_a_capture(void **state)
 	graph_free();
 }
 
-/* A captured call occupies no entry for requests in flight, so many captures succeed. */
+/* A captured call occupies no entry for requests in flight, so there can be more captures than
+ * entries. */
 static void many_captures(void **state)
 {
 	(void)state;

@@ -114,9 +114,9 @@ static void files(void **state)
 	int code;
 
 	(void)state;
-	/* The calls in fail_each have allocated the first page of the table of files, which stays
-	 * allocated. So the first allocation of the next call extends the array by_fd in
-	 * shim/handle.c. */
+	/* Here fail_each() makes use_file() allocate the first page of the drop-in's file table,
+	 * which stays allocated. So the first allocation of the call after that extends the array
+	 * `by_fd` of shim/handle.c. */
 	fail_each(use_file, 1);
 	fail_in = 1;
 	code = use_file();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests statistics: each counter, the levels, start and stop, and the layout of each version.
- * cuFileGetStatsL1, L2 and L3 must not change the byte after the layout. Also tests
- * cuFileGetBARSizeInKB.
+ * Tests statistics: each counter, the levels, starting and stopping the counters, and the layout of
+ * the statistics in each cuFile version. cuFileGetStatsL1, L2 and L3 must write no byte beyond this
+ * layout. Also tests cuFileGetBARSizeInKB.
  */
 #include "shim_test.h"
 
@@ -14,7 +14,7 @@ static char *dev;
 static int fd;
 static void *fh;
 
-/* The statistics of level 3 in the layout of version 1.19. */
+/* The statistics of level 3 in the layout of cuFile 1.19. */
 struct l3_1_19 {
 	struct cuf_stats_l1 l1;
 	struct cuf_stats_v vectors;
@@ -216,8 +216,9 @@ static uint64_t now_us(void)
 	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
-/* Waits until `reads` stream-ordered reads are counted. cuFileGetStatsL3 collects completed
- * requests; the time between the completion and this call does not count as latency. */
+/* Waits until `reads` stream-ordered reads are counted. The drop-in counts a completed read only
+ * when cuFileGetStatsL3 is called. The time from the completion to that call does not count as
+ * latency. */
 static struct st_l3 wait_counted(uint64_t reads)
 {
 	struct st_l3 s = stats_get();
@@ -288,8 +289,8 @@ static void latencies_and_rates(void **state)
 	s = stats_get();
 	assert_true(s.l1.read_lat_sum_us > 0 && s.l1.write_lat_sum_us > 0);
 	assert_true(s.l1.batch_submit_lat_sum_us > 0 && s.l1.batch_completion_lat_sum_us > 0);
-	/* The GPU took part in every read and write, so its durations are at least as long as the
-	 * latencies of all reads and writes. */
+	/* The GPU took part in every read and write. So read_duration_us is at least the sum of all
+	 * read latencies, and write_duration_us at least that of all write latencies. */
 	assert_true(s.gpus.gpu[0].read_duration_us >= s.l1.read_lat_sum_us);
 	assert_true(s.gpus.gpu[0].write_duration_us >= s.l1.write_lat_sum_us);
 	assert_in_range(s.gpus.gpu[0].read_utilization, 1, 100);
@@ -452,7 +453,8 @@ static void bar_size(void **state)
 	assert_code(cuFileGetBARSizeInKB(-1, &kb), CUF_INVALID_VALUE);
 	assert_code(cuFileGetBARSizeInKB(15, &kb), CUF_INVALID_VALUE);
 	code = cuFileGetBARSizeInKB(0, &kb).err;
-	/* The machine may have no device at the PCI address of the simulated GPU. */
+	/* The machine may have no device at the PCI address of the simulated GPU. The call then
+	 * fails. */
 	if (cu_standin("pst_standin_why", &fn))
 		assert_true(code == CUF_INTERNAL_ERROR || (!code && kb > 0));
 	else
@@ -489,7 +491,8 @@ static void driver_closed(void **state)
 int main(void)
 {
 	const struct CMUnitTest forking[] = {
-		/* Runs first, because a forked child does not have the parent's threads. */
+		/* Runs before the cases that start threads, because a forked child does not have
+		 * the parent's threads. */
 		cmocka_unit_test(layouts),
 	};
 	const struct CMUnitTest tests[] = {

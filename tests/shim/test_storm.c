@@ -183,7 +183,8 @@ static void *stream_loop(void *arg)
 			atomic_fetch_add(&done[4], 1);
 		}
 		code = cuFileStreamDeregister(stream).err;
-		/* The stream is not registered if the driver was closed before. */
+		/* If another thread has closed the driver meanwhile, the stream is no longer
+		 * registered. */
 		WANT(!code || code == CUF_INVALID_VALUE);
 	}
 	WANT(cu.cuStreamDestroy(stream) == PST_CU_OK);
@@ -217,9 +218,9 @@ static void *stats_loop(void *arg)
 	return arg;
 }
 
-/* Opens and closes the driver repeatedly. While a call holds a file, the last close returns
- * CUF_DRIVER_CLOSING; otherwise it succeeds, even if other threads start calls meanwhile.
- * Returns the number of times that the driver was closed completely. */
+/* Opens and closes the driver repeatedly. While another call uses a file, the last close returns
+ * CUF_DRIVER_CLOSING; otherwise it succeeds, even if other threads start calls meanwhile. Returns
+ * the number of times that the driver was closed completely. */
 static unsigned open_and_close(void)
 {
 	unsigned closed = 0;

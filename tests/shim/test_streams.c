@@ -19,9 +19,9 @@ static struct pst_cu_stream *stream;
  * NULL if the driver is real. */
 static unsigned long (*calls)(const char *symbol);
 
-/* Makes the first transfer in stream order. During it, the device loads a kernel, which waits
- * until the GPU is idle. So no test may make the device's first transfer while a stream waits for
- * the closed gate, a word in memory. */
+/* Makes the first transfer in stream order, which loads a kernel. The load waits until the GPU is
+ * idle. So no test may make the device's first transfer while a stream waits for the closed gate.
+ * The gate is a word in memory that a test sets to let the stream continue. */
 static void prepare(void)
 {
 	void *fh = st_register(fd, NULL);
@@ -66,8 +66,8 @@ static void hold(void)
 
 static _Atomic bool returned; /* whether the call under test has returned */
 
-/* Waits until the call under test waits for the stream, then opens the gate, for which the stream
- * waits. */
+/* Waits until the call under test waits for the stream. Then opens the gate (a word in memory), so
+ * that the stream continues. */
 static void *open_when_waited(void *before)
 {
 	while (calls && !atomic_load(&returned) &&
@@ -129,8 +129,9 @@ static void set_now(void *arg)
 	now = *(size_t *)arg;
 }
 
-/* After the last close the flags of a stream no longer apply. So the length is read only when the
- * stream reaches the transfer. */
+/* The flags of a registered stream say that the length of a read is final at the call. After the
+ * last close of the driver these flags no longer apply. So the length is read only when the stream
+ * reaches the read. */
 static void close_removes_streams(void **state)
 {
 	static size_t late = 300;

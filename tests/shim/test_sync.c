@@ -2,8 +2,8 @@
 /*
  * Tests cuFileRead, cuFileWrite and their vector forms with unaligned sizes and offsets, host and
  * device memory, and all kinds of descriptors. The bytes are compared with those of a plain read.
- * Also tests the cuFile code of each wrong argument, several threads, and a context that has
- * failed.
+ * Also tests the cuFile error code for each wrong argument, calls by several threads, and a context
+ * that has failed.
  */
 #include "shim_test.h"
 
@@ -138,7 +138,7 @@ static bool writers_have_flags(int fd, int flags)
 	return true;
 }
 
-/* The library reopens a file with the same O_SYNC or O_DSYNC as the caller's descriptor. */
+/* The library reopens a file with the flag O_SYNC or O_DSYNC that the caller's descriptor has. */
 static void sync_flags_kept(void **state)
 {
 	static const int kinds[] = {O_SYNC, O_DSYNC, O_DSYNC | O_DIRECT, 0};

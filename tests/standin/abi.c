@@ -284,10 +284,10 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
 		       #symbol " has another type in cuda.h");
 PST_CU_FUNCS(TYPE, TYPE)
 
-/* For most functions with several versions, a macro of cuda.h turns the plain name into the symbol
- * of the newest version. So the comparison of the two texts detects an entry of cuda_api.h with an
- * older symbol. For functions without such a macro, such as cuCtxGetDevice, a newer version is not
- * noticed. */
+/* For most functions with several versions, cuda.h has a macro that turns the plain name into the
+ * symbol of the newest version. An entry of cuda_api.h with an older symbol is noticed, because its
+ * text differs from the text of that macro. For functions without such a macro, such as
+ * cuCtxGetDevice, a newer version is not noticed. */
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 #define PAIR(name, symbol, params) {TEXT(name), #symbol},

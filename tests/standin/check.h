@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fixture for the tests that compare the stand-in with the real CUDA driver. It loads one of the
- * two drivers in the same way as the library, and creates a context and a stream. The default is
- * the stand-in in the folder of the test program's build; PENSTOCK_STANDIN=0 selects the machine's
- * own libcuda. Only tests/unit/test_standin*.c include this file, and tests/unit/test_cuda*.c
- * through cuda_device.h. Each case must pass with both drivers, unless it begins with
- * standin_only().
+ * two drivers in the same way as the library, and creates a context and a stream. By default it
+ * loads the stand-in from the test program's build folder. With PENSTOCK_STANDIN=0 it loads the
+ * machine's own libcuda. Only tests/unit/test_standin*.c and, through cuda_device.h,
+ * tests/unit/test_cuda*.c include this file. Each case must pass with both drivers, unless it
+ * begins with standin_only().
  */
 #ifndef STANDIN_CHECK_H
 #define STANDIN_CHECK_H

@@ -342,8 +342,8 @@ EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *sr
 	return rc;
 }
 
-/* Makes a piece of one copy of a pitched batch. Returns false if NVIDIA's documentation forbids
- * the copy, or if it is of a kind that the stand-in does not implement. */
+/* Converts one copy of a pitched batch to a `struct piece`. Returns false if NVIDIA's documentation
+ * forbids the copy, or if it is of a kind that the stand-in does not implement. */
 static bool piece_of_copy3d(const struct pst_cu_copy3d *c, struct piece *out)
 {
 	*out = (struct piece){.dst = c->dst.ptr,

@@ -44,8 +44,8 @@ bool ctx_reaches(const struct pst_cu_ctx *ctx, int dev)
 	return ctx->dev == dev || (ctx->peers >> dev & 1);
 }
 
-/* Returns the number in an environment variable, which may end in KiB, MiB or GiB. Returns
- * `fallback` if the variable is not set. */
+/* Returns the number in an environment variable. The number may have the unit KiB, MiB or GiB.
+ * Returns `fallback` if the variable is not set. */
 uint64_t env_size(const char *name, uint64_t fallback)
 {
 	const char *text = getenv(name);
@@ -127,8 +127,8 @@ EXPORT enum pst_cu_result cuInit(unsigned int flags)
 	return PST_CU_OK;
 }
 
-/* Prints the number of leaked objects if PENSTOCK_STANDIN_LEAKS is set. If it is 2 and objects
- * have leaked, the process exits with status 97. */
+/* If PENSTOCK_STANDIN_LEAKS is set, prints the number of leaked objects. If the value of this
+ * variable is 2 and objects have leaked, the process exits with status 97. */
 __attribute__((destructor)) static void driver_end(void)
 {
 	const char *leaks = getenv("PENSTOCK_STANDIN_LEAKS");

@@ -61,9 +61,9 @@ EXPORT const char *pst_standin_why(void)
 	return why;
 }
 
-/* Returns the result of the first injected failure that applies to this call. Every failure in the
- * list that matches the function counts the call, even if a failure before it in the list
- * applies. */
+/* Returns the result of the first injected failure that applies to this call. Each failure in the
+ * list that matches the function increments its count of calls, even if an earlier failure in the
+ * list applies. */
 static enum pst_cu_result injected_failure(enum func func, bool exec)
 {
 	enum pst_cu_result rc = PST_CU_OK;

@@ -237,8 +237,9 @@ static uint64_t bits_add(const struct crc *crc, uint64_t raw, unsigned char byte
 	return raw;
 }
 
-/* Adds bytes by a table of the CRCs of single bytes. A byte enters the CRC with its lowest bit
- * first, so the CRC's highest 8 bits are reversed. Called with the lock held. */
+/* Adds bytes to the CRC, with a table of the CRCs of single bytes. A byte enters the CRC with its
+ * lowest bit first, so the CRC's highest 8 bits are reversed before they are combined with the
+ * byte. Called with the lock held. */
 static uint64_t crc_add(struct crc *crc, uint64_t raw, const unsigned char *at, size_t len)
 {
 	static unsigned char reversed[256];

@@ -51,7 +51,7 @@ static struct block *block_place_small(int dev, size_t len, pst_cu_ptr *start)
 		b = block_place(dev, BLOCK_SIZE, &d->small_start);
 		if (!b)
 			return NULL;
-		/* the block itself counts no reference; each allocation inside it holds one */
+		/* the block starts without a reference; each allocation inside it adds one */
 		b->refs = 0;
 		d->small = b;
 	}
@@ -100,7 +100,8 @@ static enum pst_cu_result range_alloc(enum range_kind kind, struct pst_cu_ctx *c
 	return r ? PST_CU_OK : standin_refuse(PST_CU_OUT_OF_MEMORY, "%zu bytes", len);
 }
 
-/* Frees a range of device memory without a wait for an idle context. The caller holds the lock. */
+/* Frees a range of device memory, and does not wait until the context is idle. The caller holds the
+ * lock. */
 void mem_free_locked(struct range *r)
 {
 	struct block *b = r->block;

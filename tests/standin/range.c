@@ -140,7 +140,8 @@ struct block *block_make(int dev, size_t len)
 	return b;
 }
 
-/* Creates a block for memory of another process, whose memfd is `fd`. Takes ownership of `fd`. */
+/* Creates a block for memory of another process. `fd` is the memfd of this memory. Takes ownership
+ * of `fd`. */
 struct block *block_adopt(int dev, int fd, size_t len)
 {
 	struct block *b = block_map(dev, fd, len);

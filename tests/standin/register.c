@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements the registration of host memory. It refuses what pinning would refuse: memory that is
- * not mapped, not writable or beyond the end of its file, and files whose pages the kernel does
- * not pin for writing. A file that is registered read-only is copied at once. Pinned pages keep
- * their content when the file is truncated, so a caller that keeps a registration too long must
- * get old bytes.
+ * Implements the registration of host memory. It refuses what the kernel would not pin: memory that
+ * is not mapped, not writable or beyond the end of its file, and files whose pages the kernel does
+ * not pin for writing. Pinned pages keep their content when the file is truncated. To imitate this,
+ * the stand-in copies a file when the file is registered read-only. A caller that keeps a
+ * registration too long then gets old bytes.
  */
 #include "standin.h"
 

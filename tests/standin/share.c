@@ -142,8 +142,8 @@ EXPORT enum pst_cu_result cuIpcCloseMemHandle(pst_cu_ptr dev)
 	r->opens--;
 	standin.live.ipc_opens--;
 	if (!r->opens) {
-		/* an opened IPC handle is not counted in allocs, but mem_free_locked subtracts
-		 * one */
+		/* mem_free_locked subtracts 1 from live.allocs, in which an opened IPC handle is
+		 * not counted. So this line adds 1 before. */
 		standin.live.allocs++;
 		mem_free_locked(r);
 	}

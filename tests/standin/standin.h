@@ -104,7 +104,8 @@ struct pst_cu_ctx {
 struct piece { /* A copy of one or more rows; a plain copy has one row. */
 	pst_cu_ptr dst, src;
 	size_t dst_pitch, src_pitch, width, rows;
-	/* Copy of a pageable source. The call makes it; it is freed after the operation. */
+	/* Copy of a pageable source. The CUDA call makes the copy, which is freed after the
+	 * operation. */
 	char *staged;
 };
 
@@ -123,8 +124,8 @@ struct op {
 	struct pst_cu_stream *stream;
 	struct queue *queue; /* Hardware queue of the operation; NULL if it uses none. */
 	struct op *next;     /* Next operation of the stream. */
-	/* Next operation in the list of operations that a thread polls: waits for semaphores, or
-	 * host functions. */
+	/* Next operation in a list that one thread handles: the list of waits for semaphores, or
+	 * the list of host functions. */
 	struct op *poll_next;
 	struct op **deps;
 	size_t dep_count;
@@ -187,8 +188,8 @@ struct pst_cu_stream {
 struct pst_cu_event {
 	struct pst_cu_event *next;
 	struct pst_cu_ctx *ctx;
-	/* Operation that the last cuEventRecord queued; NULL before. The event has completed when
-	 * this operation has completed. */
+	/* Operation that the last cuEventRecord queued; NULL before the first cuEventRecord. The
+	 * event has completed when this operation has completed. */
 	struct op *mark;
 	/* Capture in which the event was last recorded; 0 if it was recorded outside of one. */
 	uint64_t capture_id;
@@ -237,7 +238,7 @@ struct range {
 	size_t map_len;
 	struct block *block;
 	unsigned int opens; /* RANGE_IPC: number of times the handle was opened. */
-	/* Process that exported the memory; block_id and id are the numbers in that process. */
+	/* Process that exported the memory; block_id and id are that process's numbers. */
 	int exporter;
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixture for tests of path probes and claims. A path probe decides whether a path of data
- * (src/path) can serve a storage and a device. A claim reserves the next bytes of a request for one
- * worker thread. The fixture has a simulated storage with a page cache, a host device, a GPU and a
- * pump (the set of worker threads of a device). The paths' own probe functions build the routes.
- * Included by test_probe.c and, through claiming.h, by test_claim.c and test_residency_probe.c. The
- * fixture opens no file and moves no bytes.
+ * Fixture for tests of path probes and claims. A path probe decides whether a data path of the
+ * library (src/path) can move bytes between a storage and a device. A claim reserves the next bytes
+ * of a request for one worker thread. The fixture has a simulated storage with a page cache, a host
+ * device, a GPU and a pump (the set of worker threads of a device). To build a route, it calls the
+ * library's own probe of each path. Included by test_probe.c and, through claiming.h, by
+ * test_claim.c and test_residency_probe.c. The fixture opens no file and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIM_H
 #define PENSTOCK_TEST_CLAIM_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims all chunks of a request, as the library's worker threads (lanes) do, on the simulated
- * storage of claim.h and compares them with an expected list. Included by test_claim.c and
- * test_residency_probe.c. No bytes move.
+ * Claims all chunks of a request on the simulated storage of claim.h, in the same way as the
+ * library's worker threads (lanes). Compares the chunks with an expected list. Included by
+ * test_claim.c and test_residency_probe.c. No bytes move.
  */
 #ifndef PENSTOCK_TEST_CLAIMING_H
 #define PENSTOCK_TEST_CLAIMING_H

@@ -122,7 +122,7 @@ int fake_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	return id ? 0 : -1;
 }
 
-/* Ends the connection of an id. The caller holds fake_lock. */
+/* Ends the connection of `id`, an rdma_cm_id of the fake card. The caller holds fake_lock. */
 static void part(struct id *id)
 {
 	struct id *peer = id->peer;

@@ -52,8 +52,8 @@ struct comp_channel {
 
 struct qp {
 	struct ibv_qp base;
-	/* id of the connection manager that connects the queue pair; NULL: the members far_qpn to
-	 * far_gid connect it */
+	/* id of the connection manager that connects the queue pair. NULL if the queue pair is
+	 * connected by numbers; the members far_qpn to far_gid then name the other side. */
 	struct id *id;
 	struct qp *next;
 	uint32_t far_qpn, receive_psn, send_psn;

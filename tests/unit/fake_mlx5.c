@@ -10,7 +10,7 @@
 
 /* A target (DCT) or an initiator (DCI). */
 struct dc_qp {
-	/* has the queue pair; must be the first member, because the functions below cast its
+	/* contains the queue pair; must be the first member, because the functions below cast its
 	 * address */
 	struct ibv_qp_ex ex;
 	struct mlx5dv_qp_ex dc;

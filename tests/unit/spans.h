@@ -183,9 +183,10 @@ static void chunk_locate(uint64_t pos, uint64_t max)
 		chunk.len = max;
 }
 
-/* Checks what pst_span_part_at returns for the start of the current chunk. It must return one row
- * of memory, or the rest of a row, that begins at the place of the chunk's first byte. If the
- * segments of the span overlap or leave gaps (`shared` in request.h), it must return -EINVAL. */
+/* Checks what pst_span_part_at returns for the start of the current chunk. The returned part must
+ * have one row, must begin in memory where the chunk's first byte belongs, and must end inside the
+ * span. If the segments of the span overlap or leave gaps (`shared` in request.h), pst_span_part_at
+ * must return -EINVAL. */
 static void check_part_at(void)
 {
 	struct pst_part part;

@@ -215,7 +215,8 @@ static void device_of_an_address(void **state)
 /* ---- structs and flags ---- */
 
 /* Checks an options struct that is longer than the library's. The call fails with -E2BIG if one of
- * the unknown bytes is not zero. It fails with -EINVAL if `size` excludes the field size itself. */
+ * the unknown bytes is not zero. It fails with -EINVAL if the value of `size` is less than the
+ * length of the member `size` itself. */
 #define CHECK_OPTION_SIZES(type, call, close_call)                           \
 	do {                                                                 \
 		SIZED(type, large, sizeof(large));                           \
@@ -389,8 +390,9 @@ static void late_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Harvests completions into an array of 0 entries, then with NULL. With 0 entries nothing is
- * written and the completions stay queued. NULL discards all completions. */
+/* Asks for completions, first with an array of 0 entries, then with NULL in place of an array. With
+ * 0 entries nothing is written and the completions stay queued. With NULL all completions are
+ * discarded. */
 static void harvest_without_capacity(void **state)
 {
 	struct penstock_storage *st = test_file_open(0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the allow-list: the rules that decide whether a file's block devices and file system permit
- * direct transfers. Each rule has a case here that fails without it. Then compares the verdicts for
- * the block devices of recorded machines. tests/run runs it.
+ * direct transfers. Each rule has a case here that fails without it. Also compares the verdicts for
+ * the block devices of recorded machines with the expected verdicts. tests/run runs it.
  */
 #include "../replay/judge.h"
 
@@ -237,7 +237,8 @@ static void inode_attributes(void **state)
 
 static struct tree machines;
 
-/* Reads the stack of a file at mount point `point`, with the mount table of `machine`. */
+/* Reads the stack of block devices below a file at mount point `point`, with the mount table of
+ * `machine`. */
 static struct pst_blockstack replay(const char *machine, const char *point)
 {
 	struct pst_blockstack_in in = {.mount_id = -1, .mount_point = point};
@@ -264,7 +265,7 @@ static struct pst_blockstack replay(const char *machine, const char *point)
 	return stack;
 }
 
-/* Reads the stack of the block device `name`. */
+/* Reads the stack of block devices that begins with the block device `name`. */
 static struct pst_blockstack replay_block(const char *machine, const char *name)
 {
 	struct pst_blockstack_in in = {.is_block = true, .mount_id = -1};

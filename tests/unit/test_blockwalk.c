@@ -427,9 +427,9 @@ static void contradicting_mount(void **state)
 	tree_close(&t);
 }
 
-/* An ext4 can journal data by default, which the mount table does not show. The library must read
- * the options below /proc/fs/ext4. Without them, or with data=journal, the block stack must not
- * count as direct. */
+/* An ext4 file system can journal data by default, which the mount table does not show. So the
+ * library must read the file system's options in /proc/fs/ext4. If these are missing or contain
+ * data=journal, the block stack must not count as direct. */
 static void data_journal_by_default(void **state)
 {
 	struct pst_blockstack stack;

@@ -296,7 +296,8 @@ static void other_ends(void **state)
 	size_t seen = 0;
 
 	(void)state;
-	/* A line of a trailer is at most 1022 characters long, without its end. */
+	/* A line of a trailer has at most 1022 characters, not counting the CR and LF at its
+	 * end. */
 	for (unsigned more = 0; more < 2; more++) {
 		line.len = 0;
 		pst_text_put_str(&line, "0\r\na:");

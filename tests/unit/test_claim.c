@@ -269,9 +269,9 @@ static void short_fast_reads_are_not_mixed(void **state)
 	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
 }
 
-/* Near the end of a fast read, all lanes use path bounce: a chunk of path mapped is long, could
- * complete after all other chunks, and would delay the read. If other requests are in flight, the
- * lanes have work meanwhile, so the read uses path mapped to its end. */
+/* Near the end of a read with effort PENSTOCK_FAST, all lanes use path bounce. A chunk of path
+ * mapped is long, so it could complete after all other chunks and delay the read. If other requests
+ * are in flight, they keep the lanes busy, so the read uses path mapped to its end. */
 static void fast_reads_among_others_are_mixed(void **state)
 {
 	static struct pst_lane home;
@@ -308,8 +308,8 @@ static void stream_ordered_reads_are_not_mixed(void **state)
 	}
 }
 
-/* No effort uses the paths mapped and bounce at the same time if the library reuses registrations
- * of page cache (for an immutable storage), or if path mapped is slow. */
+/* A request of any effort does not use the paths mapped and bounce at the same time if the library
+ * reuses registrations of page cache (for an immutable storage), or if path mapped is slow. */
 static void paths_that_are_not_mixed(void **state)
 {
 	(void)state;
@@ -436,7 +436,7 @@ static void residency_queries_cover_long_runs(void **state)
 	seg_add(&gpu, 0, 100 * MIB, 4096);
 	claim_all();
 	lane_number = 0;
-	/* at most one query for each chunk whether its bytes are cached */
+	/* The library asks at most once for each chunk whether its bytes are cached. */
 	assert_true(queries <= claimed_count);
 	/* No query (which bytes are cached?) covers more bytes than one chunk can hold. */
 	assert_int_equal(longest_query, SLOT);
@@ -487,7 +487,7 @@ static void no_single_byte_chunk_at_residency_borders(void **state)
 		}
 }
 
-/* Makes a request of one segment, whose memory address and storage offset are aligned alike. */
+/* Makes a request of one segment, whose memory address and storage offset are equal modulo 4096. */
 static void seg_set_only(uint64_t off, uint64_t len, uint64_t rows)
 {
 	req.seg_count = 0;

@@ -11,8 +11,8 @@
 #include "common/crc32c_cpu.h"
 #include "penstock.h"
 
-/* Length in bytes: several times the length of the pieces in which the implementations work, and a
- * remainder. */
+/* Length in bytes. The implementations process the bytes in pieces; this length is several pieces
+ * and a remainder. */
 #define LONG (5u * 65536u + 1234u)
 
 static uint32_t crc32c(const unsigned char *at, size_t len)

@@ -276,7 +276,8 @@ static void kinds_that_are_not_supported(void **state)
 		unsetenv("AWS_PROFILE");
 		unsetenv("AWS_ACCESS_KEY_ID");
 		unsetenv("AWS_SECRET_ACCESS_KEY");
-		/* Among these kinds, only a role takes precedence over keys in the same profile. */
+		/* Of these settings, only role_arn takes precedence over keys in the same
+		 * profile. */
 		credentials("[a]\naws_access_key_id=FILE\naws_secret_access_key=HIDDEN\n");
 		if (!i)
 			read_bad("a", -EOPNOTSUPP, words);
@@ -356,8 +357,8 @@ static void file_that_is_a_pipe(void **state)
 	assert_int_equal(close(fds[0]), 0);
 }
 
-/* With `root` false, makes file system calls with the rights of another user. With `root` true,
- * makes them as root again. */
+/* If the process was started by root: changes its effective user to another user if `root` is
+ * false, and back to root if `root` is true. */
 static void be_root(bool root)
 {
 	if (!getuid())

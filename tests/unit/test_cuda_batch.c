@@ -130,8 +130,8 @@ static void bad_address_fails_alone(void **state)
 
 enum { BLOCKS = 200, ROOM = 8192 };
 
-/* Copies BLOCKS blocks of `len` bytes in random order, block i to to[i]. The bytes after each block
- * must not change. */
+/* Copies BLOCKS blocks of `len` bytes in random order; `to[i]` is the destination of block i. The
+ * bytes after each block must not change. */
 static void small_blocks(char *const *to, size_t len)
 {
 	uint64_t random = test_seed(13);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests through the table of operations of device cuda that operations keep the order of a CUDA
- * stream, once with the driver's stream memory operations and once with host functions instead.
- * Also tests copies between two devices and streams of the wrong device. tests/conf tests whole
- * requests in stream order.
+ * Tests that device cuda queues operations in the order of a CUDA stream. The test calls them
+ * through the device's table of operations, once with the driver's stream memory operations and
+ * once with host functions instead. Also tests copies between two devices and streams of the wrong
+ * device. tests/conf tests whole requests in stream order.
  */
 #include "cuda_device.h"
 

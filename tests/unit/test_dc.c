@@ -182,8 +182,9 @@ static void token_has_81_characters(void **state)
 	close_sides(&s);
 }
 
-/* A token cannot name 4 GiB, because its field for the length has 32 bits. The buffer is longer
- * than the memory behind it, which the library does not access before it opens a window. */
+/* A token cannot name 4 GiB, because its field for the length has 32 bits. The test registers 5
+ * GiB, although its memory is shorter: the library does not access the memory before it opens a
+ * window. */
 static void window_of_4_gib_is_refused(void **state)
 {
 	struct penstock_object_buffer *buffer;
@@ -230,8 +231,8 @@ static void refuses_what_the_token_does_not_allow(void **state)
 	wrong = right;
 	wrong.dc.dct++;
 	assert_int_equal(move_by(&s, &wrong, PENSTOCK_READ, 0, local, 4096), -ECONNRESET);
-	/* The server must refuse a token that names another host than the client's, and a token
-	 * without a GID, as a card without RoCE has it. */
+	/* The server must refuse a token that names a host other than the client's. It must also
+	 * refuse a token without a GID, which a client sends if its card has no RoCE. */
 	wrong = right;
 	wrong.dc.gid[15]++;
 	wrong.dc.gid[12] = 192;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how the library recognises layers of the device mapper. It uses the table, which only root
- * can query and which captures of machines contain, or else the uuid, which every user can read.
- * Also tests garbled binary answers of the kernel. tests/run runs this test.
+ * Tests how the library recognises layers of the device mapper: by the table, or by the uuid if
+ * there is no table. Only root can query the table, but captures of machines contain it. Every user
+ * can read the uuid. Also tests garbled binary answers of the kernel. tests/run runs this test.
  */
 #include "../replay/judge.h"
 
@@ -214,7 +214,8 @@ static void garbled_answers(void **state)
 	spec.next = UINT32_MAX;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	/* The first target's offset of the next target points to the first target itself. */
+	/* The first target's member `next`, the offset of the next target, points to the first
+	 * target itself. */
 	spec.next = 0;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);

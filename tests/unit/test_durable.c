@@ -5,8 +5,8 @@
  * The model has these rules:
  *   - a file is synced before its name appears;
  *   - when a call returns, the entries that it has made or removed are synced;
- *   - while a folder takes the name of an object, the object can be found after a power cut at any
- *     moment.
+ *   - while a folder replaces an object under the same name, a power cut at any moment does not
+ *     lose the object.
  * The files are real. The model assumes that a power cut may lose any unsynced entry and keep the
  * other entries.
  */
@@ -43,8 +43,8 @@ static char broken[200];
  * cut */
 static ino_t tmp_folder;
 static bool no_attributes; /* whether the file system refuses extended attributes */
-/* Inode of an object that must not be lost, and inode of the folder that has its name; 0: there is
- * no such object. */
+/* Inode of an object that must not be lost, and inode of the folder that contains the object's
+ * name; 0: there is no such object. */
 static ino_t guarded, guarded_folder;
 
 static void rule_break(const char *what, const char *name)
@@ -102,9 +102,9 @@ static bool leads_to(const struct entry *e, ino_t file)
 	return e && e->live == file && e->durable == file;
 }
 
-/* Returns whether the guarded object can be found if its name leads to the inode `found`. That
- * inode must be the object itself, or a folder that contains the object, or a folder with a link to
- * the object in the folder of drafts. */
+/* Returns whether the guarded object can be found if its name leads to the inode `found`. This
+ * inode must be the object itself, or a folder that contains the object. It may also be a folder
+ * with a link, while the folder of drafts contains the object. */
 static bool guarded_in(ino_t found)
 {
 	const struct entry *moving = entry_find(found, GW_MOVING);
@@ -260,8 +260,8 @@ int __wrap_unlinkat(int dir, const char *name, int flags)
 	return ret;
 }
 
-/* The gateway calls openat2 with four arguments, and renameat2 with five. syscall(2) takes them
- * all. */
+/* Passes five arguments to syscall(2), because the gateway calls renameat2 with five. It calls
+ * openat2 with four. */
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e)

@@ -146,8 +146,8 @@ static void write_across_several_places(void **state)
 	pst_gate_leave(&ios[4]);
 }
 
-/* A write that comes later does not overtake a waiting write, even if it excludes none of the
- * writes in flight. */
+/* A later write does not overtake a waiting write, even if no write in flight excludes the later
+ * write. */
 static void waiting_write_is_not_overtaken(void **state)
 {
 	(void)state;

@@ -60,8 +60,8 @@ static void published_values(void **state)
 	}
 }
 
-/* Compares CRCs of 4 KiB with the values of the NVM Command Set Specification: zeros, ones, rising
- * and falling bytes. */
+/* Compares the CRCs of 4 KiB of zeros, of ones, of rising bytes and of falling bytes with the
+ * values in the NVM Command Set Specification. */
 static void crc64_of_blocks(void **state)
 {
 	static const char *const hex[] = {"6482d367eb22b64e", "c0ddba7302eca3ac",
@@ -139,8 +139,8 @@ static void combined_crcs(void **state)
 	}
 }
 
-/* Combines the CRCs of ranges that are too long to compute. The combination must be associative: (x
- * + y) + z and x + (y + z) have the same CRC. */
+/* Combines random numbers as the CRCs of ranges that are too long for a test to read. The
+ * combination must be associative: (x + y) + z and x + (y + z) have the same CRC. */
 static void combined_long_crcs(void **state)
 {
 	static const enum pst_hash_kind kinds[] = {PST_HASH_CRC32, PST_HASH_CRC32C,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the messages of hipobj-rc-v2 (s3/hipobj.h): the bounds of each field, and that values in
- * requests have the same digits as those of other implementations.
+ * Tests the messages of hipobj-rc-v2 (s3/hipobj.h): the bounds of each field, and that requests
+ * contain their values in the same format as requests of other implementations.
  */
 #include "test.h"
 
@@ -66,8 +66,8 @@ static void parses_requests(void **state)
 	}
 }
 
-/* Other implementations of the protocol write the values with the same digits as the texts that
- * this case expects. */
+/* Requests must contain their values in the format that other implementations of the protocol use.
+ * The texts that this case expects have that format. */
 static void composes_requests(void **state)
 {
 	const struct pst_hipobj_prepare p = {PENSTOCK_WRITE, "/b/k?uploadId=1", "T", 77, 0, 0xa1,

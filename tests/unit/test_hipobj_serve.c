@@ -311,7 +311,7 @@ static void expect(const struct answer *a, int status, const char *text)
 
 /* ---- objects ---- */
 
-/* Writes the URL of an object. `rdma` is the value of the URL's parameter of that name. */
+/* Writes the URL of an object. `rdma` is the value of the URL's parameter `rdma`. */
 static void url_of(const char *key, const char *rdma, char out[300])
 {
 	snprintf(out, 300,

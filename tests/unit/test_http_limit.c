@@ -19,7 +19,8 @@ struct sim {
 	unsigned knee, loss_percent;
 };
 
-/* Simulates `seconds` seconds, in which requests end. Reports them to the limit. */
+/* Simulates `seconds` seconds, in which requests end one by one. Reports the end of each request to
+ * the limit. */
 static void sim_run(struct sim *sim, unsigned seconds, bool saturated)
 {
 	uint64_t end = sim->now_ns + seconds * 1000ull * MS;

@@ -2,8 +2,8 @@
 /*
  * Tests the rules of responses (src/s3/judge.c). The table has a row for each row of the protocol's
  * tables, and for each response that real servers were seen to send. One example is status 200 for
- * an empty object, from a server without RDMA that has stored the empty body. The client half also
- * judges the responses that the server half composes.
+ * an empty object, from a server without RDMA that has stored the empty body. Also lets the
+ * client's code judge the responses that the server's code composes.
  */
 #include "test.h"
 

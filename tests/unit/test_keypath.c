@@ -157,8 +157,9 @@ static void key_store(const struct gw_store *store, int bucket, const struct key
 	gw_meta_close(&meta);
 }
 
-/* Stores random keys. Then walks from several of the keys, and removes all keys. `unnamed` tells
- * whether drafts are files without a name (O_TMPFILE). */
+/* Stores random keys. Then walks through the bucket several times, each time from another key on,
+ * and removes all keys. `unnamed` tells whether drafts (objects that are still being written) are
+ * files without a name (O_TMPFILE). */
 static void walk_in_order(bool unnamed)
 {
 	char place[512], why[256], command[600];
@@ -212,7 +213,7 @@ static void walk_unnamed(void **state)
 	walk_in_order(true);
 }
 
-/* Runs the same case as on a file system without O_TMPFILE. */
+/* Runs the same case with drafts that have names, as on a file system without O_TMPFILE. */
 static void walk_named(void **state)
 {
 	(void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the simulator of the model `contention`: against a formula (the closed form), its own exact
- * mode, and against known results. For example, two streams share a link equally, weights divide a
- * link, and no byte is lost.
+ * Compares the simulator of the model `contention` with a formula (the closed form), with its own
+ * exact mode, and with known results. For example, two streams share a link equally, weights divide
+ * a link, and no byte is lost.
  */
 #include "test.h"
 

@@ -93,8 +93,8 @@ static void close_sides(void)
 	assert_int_equal(fake_card.live, 0);
 }
 
-/* Opens a window. Fails unless the client has chosen the card with this address, and gives this
- * reason. */
+/* Opens a window. Fails unless the client has chosen the card with this address. Also fails unless
+ * the reason that the client gives contains `why`. */
 static struct penstock_object_window *window_at(const char *address, const char *why)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes NULL to each pointer that a public function requires, one pointer at a time. A function
- * must fail with -EINVAL and a message. If its type has no errors, it must return NULL or 0. If
- * it returns void, it must do nothing. Also tests arrays of structs whose elements have different
- * sizes, and memory that the library has not allocated. Every function of src/libpenstock.map
- * must occur here.
+ * must fail with -EINVAL and a message. If its return type cannot express an error, it must return
+ * NULL or 0. If it returns void, it must do nothing. Also tests arrays of structs whose elements
+ * have different sizes, and memory that the library has not allocated. Every function of
+ * src/libpenstock.map must occur here.
  */
 #include "../weights/make.h"
 
@@ -35,7 +35,8 @@ enum result { IS_EINVAL, IS_NULL, IS_ZERO, IS_VOID };
 static const char *called[256];
 static unsigned call_count;
 
-/* Announces a call, so that a crash shows the call in the log. Clears the thread's message. */
+/* Prints a call before it is made, so that the log names the call if it crashes. Replaces the
+ * thread's error message by "no message". */
 static void call_begin(const char *function, const char *arguments)
 {
 	printf("# %s(%s)\n", function, arguments);
@@ -434,8 +435,8 @@ static void null_texts(void **state)
 	assert_string_equal(penstock_errmsg(), penstock_why_text(PENSTOCK_WHY_STALE));
 }
 
-/* Public functions that have no pointer parameter which must not be NULL, so the cases above need
- * not call them. */
+/* Public functions that have no pointer parameters, or accept NULL for each of them. So the cases
+ * above need not call these functions. */
 static const char *const without_pointers[] = {
 	"penstock_dtype_bits", "penstock_dtype_name", "penstock_errmsg",
 	"penstock_errwhy",     "penstock_stats",      "penstock_topo",
@@ -479,7 +480,7 @@ static void map_is_covered(void **state)
 /* ---- arrays whose elements differ in size ---- */
 
 /* Sizes for element 1 of an array, all different from the size of element 0. The functions must
- * refuse such an array, even if all elements could have that size. */
+ * refuse such an array, even if the size is valid in an array whose elements all have it. */
 static const size_t wrong_sizes[] = {0, 1, 8, 16, 4096, 1u << 30};
 
 static void requests_of_different_sizes(void **state)

@@ -24,7 +24,7 @@ void *__wrap_calloc(size_t count, size_t size)
 }
 
 /* Requests buffers of `len` bytes until the upload returns none. The caller must set up->sending to
- * 1, because a caller without parts in flight would get more. */
+ * 1, because an upload without parts in flight may get buffers beyond its limit. */
 static unsigned take_all(struct pst_object_upload *up, uint64_t len, char **buffers, unsigned max)
 {
 	unsigned count = 0;

@@ -2,9 +2,9 @@
 /*
  * Tests when the client of S3 over RDMA stops sending tokens, which let a server access the
  * client's memory. It stops for the rest of the process after the server has ignored a token, and
- * for a minute after the server has declined many tokens in a row. The test includes the source,
- * and sets the ends of pauses, so that it need not wait. What the server answers to windows in the
- * memory of a device does not count.
+ * for a minute after the server has declined many tokens in a row. Responses to tokens for device
+ * memory do not make it stop. The test includes the source. It sets the time at which a pause ends,
+ * so that it need not wait.
  */
 #include "test.h"
 
@@ -128,7 +128,7 @@ static void ignored(void **state)
 }
 
 static unsigned releases;
-/* whether a response had shown, before the last release, that servers have ended all transfers */
+/* whether a response had already shown at the last release that servers have ended all transfers */
 static bool settled;
 
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err)

@@ -58,9 +58,9 @@ static void unmapped_destination_fails(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	/* The library checks a buffer before it uses it only on request: in the first round because
-	 * of the flag PENSTOCK_R_UNSURE, in the second round because of a segment that names no
-	 * device. */
+	/* By default the library does not check a buffer before it uses the buffer. In the first
+	 * round the flag PENSTOCK_R_UNSURE requests this check, and in the second round a segment
+	 * that names no device does. */
 	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;
@@ -186,8 +186,8 @@ static void abort_reports_failed_removal(void **state)
 }
 
 /* Two storages write one half each of the same file. When the first storage is closed, the bytes
- * that the second storage wrote must remain. This must hold even for bytes after the end of the
- * file that the first storage committed. */
+ * that the second storage wrote must remain. This must hold even for bytes beyond the file length
+ * that the first storage has committed. */
 static void two_writers_of_one_file(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -128,8 +128,8 @@ static void warm_reads_use_the_cache(void **state)
 }
 
 /* With efforts fast and balanced, a plan may mix two paths: both carry bytes of one request at the
- * same time. The plan mixes only quick paths that use the page cache and have the required
- * class. */
+ * same time. The plan mixes two paths only if both use the page cache, have the required class and
+ * are not slow (`quick` is true). */
 static void mixed_paths(void **state)
 {
 	(void)state;
@@ -167,8 +167,8 @@ static void mixed_paths(void **state)
 	}
 }
 
-/* If two paths are mixed, a chunk on the first path requires that enough other bytes of the request
- * are not claimed yet. Effort fast requires more such bytes than effort balanced. */
+/* If two paths are mixed, a lane may claim a chunk on the first path only while enough other bytes
+ * of the request are unclaimed. Effort fast requires more such bytes than effort balanced. */
 static void mixed_paths_need_a_rest(void **state)
 {
 	(void)state;
@@ -352,8 +352,8 @@ static void unproven_path_is_not_planned(void **state)
 	}
 }
 
-/* The library proves a path for writes with the first chunk of a write. So the plan of a write may
- * use a path that is not proven yet. */
+/* For writes, the first chunk of a write proves that a path works. So the plan of a write may use a
+ * path that is not proven yet. */
 static void unproven_write_is_planned(void **state)
 {
 	(void)state;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests a plane's code for tenants in this process. A plane is a process that holds the network
- * card; its tenants are the processes that use it. Each case makes connections with socketpair(2)
- * and sends the messages itself, including messages that the library never sends.
+ * Tests, in this process, the code with which a plane serves its tenants. A plane is a process that
+ * holds the network card; its tenants are the processes that use the card. Each case makes
+ * connections with socketpair(2) and sends the messages itself, including messages that the library
+ * never sends.
  */
 #include "test.h"
 
@@ -242,8 +243,8 @@ static void versions(void **state)
 		struct line line = line_open();
 		struct pst_plane_message m = {.kind = PST_PLANE_HELLO};
 
-		/* HELLO, the first message, must not be refused because of this member: the members
-		 * first and last state the versions */
+		/* The plane must not refuse HELLO, the first message, because of this member: the
+		 * members `first` and `last` of HELLO say which versions the tenant supports */
 		m.version = 9;
 		m.hello.first = tries[i].first;
 		m.hello.last = tries[i].last;
@@ -333,8 +334,8 @@ static void garbage(void **state)
 	line_close(&calm);
 }
 
-/* A tenant sends numbers of memory, windows and remote windows that the plane gave to another
- * tenant. The plane must refuse them. */
+/* A tenant sends IDs of memory, windows and remote windows that the plane gave to another tenant.
+ * The plane must refuse these IDs. */
 static void names(void **state)
 {
 	static const char token[] = "0000000000001000:1000:tcp1:127.0.0.1:1:"
@@ -367,8 +368,7 @@ static void names(void **state)
 	m.move.segs[0] = (struct pst_plane_seg){.memory = shared, .len = 4096};
 	assert_int_equal(ask(&d, &m), -EACCES);
 	refused += 3;
-	/* The plane refuses guessed numbers: numbers near valid ones, and numbers of released
-	 * objects. */
+	/* The plane refuses guessed IDs: IDs near valid ones, and IDs of released objects. */
 	for (int i = -2; i <= 2; i++)
 		if (i)
 			assert_int_equal(ask_id(&b, PST_PLANE_RELEASE, window + (uint64_t)i),
@@ -531,7 +531,7 @@ static void pieces(void **state)
 		assert_int_equal(ask(&a, &m), tries[i].result);
 	}
 	/* The plane cannot reach the client that the token names. The move must then complete with
-	 * an error, after which its memory can be closed. */
+	 * an error. After that, the memory of the move can be closed. */
 	m = (struct pst_plane_message){.kind = PST_PLANE_MOVE, .move.user = 77};
 	m.move.remote = remote;
 	m.move.seg_count = 1;

@@ -361,7 +361,7 @@ static void in_flight(void **state)
 			assert_int_equal(penstock_object_release(windows[k]), 0);
 		}
 		assert_int_equal(users, 42 + 43);
-		/* Writes to the memory that the plane shares, as a server does that is late. The
+		/* As a late server does, writes to the memory that is shared with the plane. The
 		 * application's memory must not change. */
 		memset(theirs, 3, 3 * 8192);
 		assert_int_equal(mine[100], 2);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the probe of each path of data for a storage and a device (a route). A probe decides
- * whether the path is usable and why not, which class it has, and which alignment it needs. Covers
- * host memory and GPU memory, block devices on and off the allow-list for direct transfers, files
- * that live in memory, and a storage without a file. The test opens no file and moves no bytes.
+ * Tests the probes of the data paths on several routes (a route is a storage and a device). A probe
+ * decides whether its path is usable and why not, which class the path has, and which alignment it
+ * needs. Covers host memory and GPU memory, block devices on and off the allow-list for direct
+ * transfers, files that live in memory, and a storage without a file. The test opens no file and
+ * moves no bytes.
  */
 #include "claim.h"
 

@@ -293,8 +293,8 @@ static void *writer_run(void *arg)
 	return NULL;
 }
 
-/* A server moves bytes to a window. When `after` transfers have ended, releases the window and
- * writes to its memory. No later transfer may change these bytes. */
+/* While a server moves bytes to a window, waits until `after` transfers have ended. Then releases
+ * the window and writes to its memory. No later transfer may change these bytes. */
 static void release_within(struct sides *s, unsigned char *local, unsigned after)
 {
 	struct penstock_object_window *window = window_open(s, PENSTOCK_READ, 0, BUFFER_LEN);
@@ -631,8 +631,8 @@ static void strangers_do_not_lock_out_servers(void **state)
 		assert_int_equal(fake_verbs.connect(ids[i], &param), 0);
 	}
 	assert_int_equal(move_by(&s, &token, PENSTOCK_READ, 0, local, 4096), 4096);
-	/* Each connection of the client has a queue pair and an id. Each id that this test has
-	 * created is an object, too. */
+	/* The card counts objects. Each connection of the client is two objects, a queue pair and
+	 * an id. Each id that this test has created is one more object. */
 	fake_card_lock();
 	open = fake_card.live;
 	fake_card_unlock();
@@ -688,7 +688,7 @@ static void other_programs_get_no_transfer(void **state)
 /* ---- failures ---- */
 
 /* Opens both sides and moves bytes while call `number` of the card fails. Returns false if fewer
- * calls were made. */
+ * than `number` calls were made. */
 static bool fail_call(unsigned number)
 {
 	static unsigned char mem[300000], local[300000];

@@ -48,8 +48,9 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	expect_chunks("bounce 0+1048576 staged 1048576+1048576");
 }
 
-/* If the probe was quick, the library must use the plan for cached bytes. A chunk may have at most
- * 32 MiB, so that little time is lost if its bytes are not cached after all. */
+/* If the probe (a timed read through the page cache) was quick, the library must use the plan for
+ * cached bytes. A chunk may have at most 32 MiB, so that little time is lost if its bytes are not
+ * cached after all. */
 static void quick_probe_selects_the_cached_plan(void **state)
 {
 	(void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the slots of a lane (pieces of a worker thread's pinned memory) with every length that a
- * device may have. No slot may be handed out twice, in whole or in part, whatever the order of
+ * Tests the slots of a lane (pieces of a worker thread's pinned memory) with every slot length that
+ * a device may have. No slot may be handed out twice, in whole or in part, whatever the order of
  * requests and returns. The test only compares invented addresses. test_ring.c tests slots of the
  * usual lengths.
  */
@@ -71,8 +71,8 @@ static void slot_of_256_parts(void **state)
 	pst_slots_close(&slots);
 }
 
-/* Adds the slots that were not there at first. Slots in use must stay in use, and each new slot
- * must be inside one of the two pieces of the lane's memory. */
+/* Adds the slots that were missing when the lane's slots were opened. Slots in use must stay in
+ * use, and each new slot must be inside one of the two pieces of the lane's memory. */
 static void slots_add_rest(void)
 {
 	const char *first_end = BASE + slots.first_len;

@@ -386,8 +386,8 @@ static int room_sum(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* The spare memory of a segment (`room`) follows its last row. Only the part with the end of that
- * row has such spare memory (`slack`). */
+/* The spare memory of a segment (`room`) follows the segment's last row. A part of a span has spare
+ * memory (`slack`) only if it contains the end of that row. */
 static void room_follows_the_last_row(void **state)
 {
 	struct pst_part part;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests with random requests how segments become spans: reads and writes, rows, several devices,
- * and chunks of any length. Every byte of every buffer must receive the right byte of the storage
- * exactly once, and no byte beside the buffers may change.
+ * Tests, with random requests, how the segments of a request become spans: reads and writes, rows,
+ * several devices, and chunks of any length. Every byte of every buffer must receive the right byte
+ * of the storage exactly once, and no byte beside the buffers may change.
  */
 #include "spans.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests copies of the stand-in CUDA driver: all bytes arrive, and a copy outside its
- * allocations is refused. Every case also passes on the real driver (with
- * PENSTOCK_STANDIN=0).
+ * Tests copies of the stand-in CUDA driver: all bytes arrive, and a copy that exceeds the
+ * allocation of its source or destination is refused. Every case also passes on the real driver
+ * (with PENSTOCK_STANDIN=0).
  */
 #include "../standin/check.h"
 

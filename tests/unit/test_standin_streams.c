@@ -358,7 +358,8 @@ static void full_pool_and_full_queue_wait(void **state)
 	(void)state;
 	need_memops();
 	assert_false(call_returns(try_many_streams, false));
-	/* The first try_many_streams made the stream pool grow, so the second does not wait. */
+	/* The first call of try_many_streams has made the stream pool grow, so the second does not
+	 * wait. */
 	assert_true(call_returns(try_many_streams, true));
 	assert_true(call_returns(try_some_copies, true));
 	assert_false(call_returns(try_many_copies, false));

@@ -212,7 +212,7 @@ static void refuses_more_than_512_characters(void **state)
 	assert_int_equal(pst_token_parse(text, PST_TOKEN_MAX + 1, &t), -EBADMSG);
 }
 
-/* Removes the leading zeros of a number, except the last digit. */
+/* Removes the leading zeros of a number. If all digits are zeros, keeps the last one. */
 static void zeros_remove(char *number)
 {
 	size_t zeros = strspn(number, "0");
@@ -251,8 +251,8 @@ static void canonical(const char *text, size_t len, enum pst_token_kind kind, ch
 		zeros_remove(field);
 }
 
-/* Parses a damaged token. If the parser accepts it, the printer must produce the same text. Returns
- * whether the parser accepted it. */
+/* Parses a damaged token. If the parser accepts it, the printer must write the token in its
+ * canonical form (see canonical()). Returns whether the parser accepted it. */
 static bool damaged_parse(const char *text, size_t len)
 {
 	/* Uses a block of exactly the text's length, so that a sanitizer detects a read beyond its
@@ -273,8 +273,8 @@ static bool damaged_parse(const char *text, size_t len)
 	return true;
 }
 
-/* Truncates a token, or changes one of its characters. The parser must either refuse the result or
- * print the same text again. */
+/* Truncates a token, or changes one of its characters. The parser must refuse the result, or must
+ * read it so that the printer writes the same token in its canonical form. */
 static void never_misreads_a_damaged_token(void **state)
 {
 	static const char *const texts[] = {DC, OFI, RC, TCP, TCP6, SHM, HIPOBJ};

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests which tokens a server of S3 over RDMA declines, and that a hostile client cannot harm the
- * server. The tokens name an address that the request did not come from, another host, or another
- * user, or the server requires encryption. Hostile clients are programs that are no client, and
- * memory that shrinks, is missing, or is shorter than the client says. The CUDA driver is the
- * stand-in. The program starts itself as a second process that exports a GPU's memory, because a
- * process cannot import its own memory.
+ * server. The declined tokens name another address than the request came from, another host, or
+ * another user. A server that requires encryption declines tokens of unencrypted transports. The
+ * hostile clients are programs that do not speak the protocol, and clients whose memory shrinks, is
+ * missing, or is shorter than the client says. The CUDA driver is the stand-in. The program starts
+ * itself as a second process that exports a GPU's memory, because a process cannot import its own
+ * memory.
  */
 #include "test.h"
 
@@ -257,7 +258,8 @@ static unsigned drip(int listener)
 	reply.seq = c.seq;
 	pst_tcp1_put_reply(out, &reply);
 	assert_int_equal(send(wait.fd, out, sizeof(out), 0), sizeof(out));
-	/* Sends each byte before the server's time limit without progress has passed. */
+	/* The server closes a connection that makes no progress until its time limit. The loop
+	 * sends each byte before this limit has passed. */
 	while (!poll(&wait, 1, 20) && count < 2000 &&
 	       send(wait.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
 		count++;
@@ -583,7 +585,7 @@ static void checks_the_windows_owner(void **state)
 	penstock_object_server_close(server);
 }
 
-/* Tests only how the function that composes a server's response checks its arguments.
+/* Tests how the function that composes a server's response checks its own arguments.
  * tests/unit/test_judge.c tests the contents of the responses. */
 static void checks_the_answers_arguments(void **state)
 {

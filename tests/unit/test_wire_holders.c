@@ -48,8 +48,8 @@ static int device_free(struct penstock_device *dev, void *ptr)
 	return 0;
 }
 
-/* Frees what the client has kept because a server could still access it, as a driver does when the
- * process ends. */
+/* Frees the memory that the client has kept because a server could still access it. A driver does
+ * the same when the process ends. */
 static void device_memory_end(void)
 {
 	for (unsigned i = 0; i < allocated; i++)
@@ -245,9 +245,9 @@ static void close_host_buffer(struct sides *s)
 }
 
 /* While the server's process lives, the client must not free the memory. After the process has
- * ended, the close of another buffer of the same device frees it. The close of a buffer of host
- * memory does not free it, because a free of device memory waits for the device, which a close of
- * host memory must not do. */
+ * ended, the client frees the memory when it closes another buffer of the same device. It does not
+ * free the memory when it closes a buffer of host memory: a free of device memory waits for the
+ * device, and a close of host memory must not wait for it. */
 static void memory_stays_while_the_server_lives(struct sides *s)
 {
 	int ret = pst_wire_release(s->grant, &s->err);
@@ -291,8 +291,8 @@ static void silent_servers_keep_the_memory(void **state)
 	memory_stays_while_the_server_lives(&s);
 }
 
-/* The device is closed before the server's process ends, and another device gets its address. The
- * functions of the new device must not free the memory. */
+/* The device is closed before the server's process ends. Then another device is opened, whose
+ * struct has the same address. The functions of that device must not free the memory. */
 static void memory_of_a_closed_device_is_not_freed(void **state)
 {
 	struct sides s;

@@ -155,8 +155,8 @@ static int64_t move(struct sides *s, const char *token, enum penstock_op op, uin
 	return done.result;
 }
 
-/* Passes to the client a successful response with this checksum. NULL: the response has no
- * checksum. Returns the client's next step. */
+/* Passes to the client a successful response with this checksum. If `crc64` is NULL, the response
+ * has no checksum. Returns the client's next step. */
 static int judge(struct penstock_object_window *window, uint64_t bytes, const uint64_t *crc64)
 {
 	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;

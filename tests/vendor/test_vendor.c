@@ -325,8 +325,8 @@ static void fallback_meets_no_class(void **state)
 		f = run_child(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, "vendor");
 		assert_int_equal(f.n, LEN);
 		assert_true(f.same);
-		/* It is unknown whether the CPU has copied the bytes, so the report says that it
-		 * has copied all. */
+		/* It is unknown whether the CPU has copied the bytes, so the report says that the
+		 * CPU has copied all bytes. */
 		assert_int_equal(f.report.cpu_copied, LEN);
 	}
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the group tests: a job in which several processes, one for each rank, load a model
- * together. Each rank compares every byte of the model with the byte that the test wrote to the
- * file. Each rank writes its result to memory that it shares with the test's own process.
+ * Fixture of the group tests. It runs jobs, in which several processes, one for each rank, load a
+ * model together. Each rank compares every byte of the model with the byte that the test wrote to
+ * the file. Each rank writes its result to memory that it shares with the test's own process.
  */
 #ifndef PST_TEST_GROUP_H
 #define PST_TEST_GROUP_H
@@ -38,8 +38,9 @@ struct outcome {
 };
 static struct outcome *outcomes;
 
-/* What goes wrong in rank `bad_rank` of a job. It happens after as many reads of this rank as the
- * job's `after` says (after two reads if `after` is 0), unless a comment below says otherwise. */
+/* What goes wrong in rank `bad_rank` of a job. Unless a comment below says otherwise, it happens
+ * when this rank has made as many reads as the job's member `after` says; if `after` is 0, after
+ * two reads. */
 enum end {
 	DONE,
 	DIES, /* SIGKILL kills the rank. */
@@ -62,8 +63,8 @@ enum end {
 static bool blind __attribute__((unused));
 /* True if this process is the rank whose file never opens. */
 static bool stuck __attribute__((unused));
-/* In this process, fstat reports another device number for files of this length in bytes; 0: for
- * none. */
+/* Length in bytes of the files for which fstat reports a changed device number in this process; 0:
+ * there are none. */
 static off_t other_device_len __attribute__((unused));
 
 /* A load by several ranks, and the fault that occurs in it. */
@@ -82,8 +83,8 @@ struct job {
 	const char *broken_path;  /* Path that rank `bad_rank` uses if `end` is BROKEN. */
 	unsigned slow;
 	bool stuck; /* True if rank `slow` waits forever for its file to open. */
-	/* In rank `bad_rank`, fstat reports another device number for files of this length in
-	 * bytes; 0: for none. */
+	/* Length in bytes of the files for which fstat reports a changed device number in rank
+	 * `bad_rank`; 0: there are none. */
 	off_t other_device_len;
 	/* True if a second load in the group must succeed after a failed one. */
 	bool again;
@@ -482,7 +483,8 @@ static inline void check_job_loaded(const struct job *job)
 		assert_int_equal(outcomes[i].contexts, job->gpus ? 1 : 0);
 		/* Ranks pass bytes to each other through windows. If the GPUs cannot access each
 		 * other's memory, the windows are in host memory, and the CPU copies more bytes
-		 * than the rank has read. Otherwise the CPU may copy no more bytes than that. */
+		 * than the rank has read. Otherwise the CPU may copy at most as many bytes as the
+		 * rank has read. */
 		if (job->gpus)
 			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->no_peer);
 		read += outcomes[i].read;

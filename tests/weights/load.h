@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the load tests: two devices, a model with every kind of tensor, an allocator that
- * counts its blocks, and a comparison of loaded tensors with the bytes that the test wrote.
+ * Fixture of the load tests. It has two devices, a model with every kind of tensor, an allocator
+ * that counts its blocks, and a comparison of loaded tensors with the bytes that the test wrote.
  */
 #ifndef PST_TEST_LOAD_H
 #define PST_TEST_LOAD_H
@@ -21,7 +21,8 @@ static struct penstock_weights *w;
 static struct penstock_load_opts opts;
 static struct penstock_load_report report;
 
-/* Tensors of every dtype, with some shapes. Their lengths misalign the tensors that follow them. */
+/* Tensors of every dtype, with various shapes. Their lengths misalign the tensors that follow
+ * them. */
 static const struct made all_dtypes[] = {
 	{"byte", "U8", 8, 1, {3}},	  {"wide", "F64", 64, 2, {5, 7}},
 	{"scalar", "BF16", 16, 0, {0}},	  {"empty", "F32", 32, 2, {0, 9}},

@@ -192,8 +192,8 @@ static int count_reads(void)
 	uint64_t before;
 	int ret;
 
-	/* The kernel does not count reads by io_uring for the process, so this test uses the other
-	 * engine. */
+	/* The kernel does not count reads by io_uring for the process. So this test uses the I/O
+	 * engine that reads in threads. */
 	threads.engine = "threads";
 	penstock_device_close(gpu);
 	for (unsigned i = 0; i < 2; i++) {

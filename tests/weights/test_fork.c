@@ -7,7 +7,8 @@
 
 #include <sys/wait.h>
 
-/* Loads the model in a child process. Returns 0, or, counted from 1, which step failed. */
+/* Loads the model in a child process. Returns 0, or the number of the step that failed, counted
+ * from 1. */
 static int load_in_child(unsigned count, uint64_t len)
 {
 	struct penstock_loaded *loaded = NULL;

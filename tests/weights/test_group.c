@@ -133,8 +133,8 @@ static void test_one_process(void **state)
 	assert_true(outcomes->read * 100 <= file_length(path) * 105);
 }
 
-/* Copies a file with its bytes and times. The copy has another inode number. The same file has
- * another inode number, too, when a rank sees it through another mount. */
+/* Copies a file with its bytes and times. The copy has another inode number. A rank that sees a
+ * file through another mount may also see another inode number. */
 static const char *copy_as_other_mount(const char *path)
 {
 	const char *other = made_path("mounted.safetensors");

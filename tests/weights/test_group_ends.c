@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests what happens if a group ends before its load is complete: which error the other ranks
- * get when a rank fails, dies, hangs, leaves, or has another file.
+ * Tests what happens if a group ends before its load is complete: which error the other ranks get
+ * when a rank fails, dies, hangs, leaves, or loads another file than rank 0.
  */
 #include "group.h"
 
@@ -139,7 +139,7 @@ static void test_rank_dies_during_slow_read(void **state)
 	char text[80];
 
 	(void)state;
-	for (unsigned i = 0; i < AREAS; i++) /* each call writes the file, which all jobs read */
+	for (unsigned i = 0; i < AREAS; i++) /* each call writes the one file of all jobs */
 		jobs[i] = small_chunks(rows[i].name, DIES);
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].ranks = 3;
@@ -165,8 +165,9 @@ static void test_rank_dies_during_slow_read(void **state)
 	outcomes = areas;
 }
 
-/* A rank dies while another rank is blocked in the call that opens the file. No queue can wait for
- * such a call, but the load of the blocked rank must still fail and name the dead rank. */
+/* A rank dies while another rank is blocked in the call that opens the file. Unlike a read, this
+ * call is no request for which the library can wait in a queue. The load of the blocked rank must
+ * still fail and name the dead rank. */
 static void test_rank_dies_during_stuck_open(void **state)
 {
 	struct outcome *areas = outcomes;
@@ -549,9 +550,9 @@ static void test_other_file(void **state)
 	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
 }
 
-/* One rank sees two files in different file systems (st_dev), and the other ranks see them in the
- * same one. The load reads files of different file systems at the same time. So the ranks must
- * agree which files these are, and the load must succeed. */
+/* One rank sees two files in different file systems (st_dev), and the other ranks see both in the
+ * same file system. A load reads files of different file systems at the same time. So all ranks
+ * must agree which files share a file system, and the load must succeed. */
 static void test_other_stores(void **state)
 {
 	struct job job = small_chunks("stores", DONE);

@@ -355,12 +355,11 @@ static void test_impostor_listens(void **state)
 
 /* ---- a process of this user that sends invalid messages ---- */
 
-/* Plays rank 0 for a rank that joins, and sends one invalid message. If `facts` is false, this is
- * the answer to the rank's hello message: at most `said_len` bytes of a hello message that
- * announces `windows` windows. If `facts` is true, the answer to the hello message is valid. The
- * invalid message then comes at the first barrier. There every rank sends its facts, which describe
- * the model's files. Rank 0 answers with only the first `said_len` bytes of the rank's own
- * facts. */
+/* Plays rank 0 for a rank that joins, and sends it one invalid message. If `facts` is false, this
+ * is the hello message that answers the rank's own: it announces `windows` windows, and has at most
+ * `said_len` bytes. If `facts` is true, the hello message is valid, and the invalid message follows
+ * at the first barrier. There every rank sends its facts, which describe the model's files. The
+ * invalid message is then a copy of the joining rank's own facts, cut to `said_len` bytes. */
 static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool facts)
 {
 	struct hello {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests callers that cancel a group's load through the `look` callback: while the rank reads,
- * while it waits for other ranks, and before all ranks have joined. The load must end, and the
- * other ranks must get an error that says so.
+ * Tests callers that cancel a group's load through the `look` callback: while the rank reads, while
+ * it waits for other ranks, and before all ranks have joined. The load must end, and the other
+ * ranks must get an error: that the load was cancelled, or that the rank has closed the group.
  */
 #include "group.h"
 
@@ -55,7 +55,7 @@ static int run_canceller(const struct job *job, unsigned rank, struct outcome *o
 
 /* All rows of this table run at the same time, because each row waits a little for reads that hang.
  * The rank that cancels either makes the slow read itself, or waits at the barrier for another rank
- * that makes it. Each of these ranks is rank 0 in some row. */
+ * that makes it. In some rows rank 0 cancels, and in some rows rank 0 makes the slow read. */
 static const struct {
 	const char *name;
 	unsigned bad_rank, slow;

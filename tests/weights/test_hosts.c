@@ -109,8 +109,8 @@ static void test_two_hosts(void **state)
 	run_two_hosts(4, 0);
 }
 
-/* Returns how many bytes a host needs that runs the first half of the ranks: half of each tensor
- * that is split by rows, and all of each other tensor. */
+/* Returns the number of bytes that a host needs if it runs the first half of the ranks: half of
+ * each tensor that is split by rows, and all of each other tensor. */
 static uint64_t half_host_bytes(void)
 {
 	uint64_t sum = 0;

@@ -68,9 +68,10 @@ static void test_iterate(void **state)
 		struct penstock_device *dev = d ? gpu : host;
 		uint64_t two = 2 * (largest + 8192);
 
-		/* The third argument is the number of tensors that the loop still holds when it
-		 * gets the next one. In the last loop, the window is so large that every tensor
-		 * counts as short, so the iterator needs no memory for long tensors. */
+		/* The third argument is the number of tensors that the loop in iterate() still
+		 * holds when it gets the next one. In the last of the four calls, the window is so
+		 * large that every tensor counts as short, so the iterator needs no memory for long
+		 * tensors. */
 		iterate(dev, 0, 0, 1u << 30);
 		iterate(dev, 1, 1, (1u << 18) + two);
 		iterate(dev, 1u << 20, 1, (1u << 20) + two);
@@ -139,9 +140,9 @@ static void test_window_full(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* The window (the memory for tensors read ahead) is full up to the start of its oldest tensor, and
- * the next tensor is empty. The tensor after the empty one must wait until the oldest tensor is
- * released. */
+/* The window (a ring of memory for tensors read ahead) is full: its newest tensor ends where its
+ * oldest tensor begins. The next tensor is empty. The tensor after the empty one must wait until
+ * the oldest tensor is released. */
 static void test_empty_tensor_in_full_window(void **state)
 {
 	static const struct made list[] = {

@@ -298,7 +298,8 @@ static void test_refusals(void **state)
 	check_refused("model.layers.0.self_attn.q_proj.weight", "rank 2 of 2");
 	shard_opts.rank = 0;
 	check_refused("no such name", "tensor 17");
-	/* The options have fewer experts than the model, so no rank would get the last experts. */
+	/* The options give fewer experts than the model has, so no rank would get the last
+	 * experts. */
 	shard_opts.expert_ranks = 2;
 	shard_opts.experts = 2;
 	check_refused("model.layers.1.mlp.experts.3.up_proj.weight",
@@ -379,8 +380,8 @@ static void test_whole_heads_only(void **state)
 	assert_int_equal(piece_count_of("model.layers.0.self_attn.q_proj.weight"), 1);
 }
 
-/* A part of the model, such as a vision tower, has other heads than config.json says. If it has as
- * many keys as queries, its keys are split like its queries. */
+/* A part of the model, such as a vision tower, has another number of heads than config.json says.
+ * If this part has as many keys as queries, its keys are split like its queries. */
 static void test_other_tower_heads(void **state)
 {
 	static const struct made list[] = {
@@ -459,9 +460,9 @@ static void test_bytes_read(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* In memory, a rank's part may directly follow another tensor, if the tensor's end has the page
- * offset that the part has in the file. Loading the part must not overwrite that tensor, nor the
- * bytes in front of the allocation. */
+/* In memory, a rank's part may directly follow another tensor. This happens if that tensor ends at
+ * the same offset within a page at which the part begins in the file. Loading the part must not
+ * overwrite that tensor, nor the bytes in front of the allocation. */
 static void test_neighbours(void **state)
 {
 	static struct made list[] = {

@@ -136,8 +136,8 @@ static void test_one_file(void **state)
 	open_model("s3://bucket/m.safetensors" QUERY);
 	check_load(all_dtypes, COUNT(all_dtypes));
 	check_load(all_dtypes, COUNT(all_dtypes));
-	/* The library reads the tensors with the same storage as the header, so the URL is opened
-	 * only once. */
+	/* The library reads the tensors through the storage that it opened to read the header, so
+	 * the URL is opened only once. */
 	check_opened("s3://bucket/m.safetensors" QUERY " ");
 }
 

@@ -55,8 +55,8 @@ static void test_table(void **state)
 		assert_int_equal(pst_why_from_errno(rows[i].code), rows[i].why);
 }
 
-/* penstock_open and the open function of models report the same reason for an errno of the
- * kernel. The test uses ELOOP, which the kernel returns for the name. */
+/* penstock_open and the open function of models report the same reason for an errno of the kernel.
+ * The test uses ELOOP, which the kernel returns for a symbolic link to itself. */
 static void test_both_open(void **state)
 {
 	const char *tmp = getenv("TMPDIR");

@@ -82,8 +82,8 @@ def case_header_public_acl_is_not_ignored(t):
 
 
 def case_header_customer_key_is_not_ignored(t):
-    """A server that does not implement encryption with the customer's key must refuse these
-    headers."""
+    """A server that does not implement encryption with the customer's key must refuse a request
+    with the headers for it."""
     headers = {"x-amz-server-side-encryption-customer-algorithm": "AES256",
                "x-amz-server-side-encryption-customer-key":
                    "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",

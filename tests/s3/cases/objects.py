@@ -150,7 +150,8 @@ def case_metadata_empty_value(t):
 
 
 def case_metadata_two_kib(t):
-    # The limit of 2 KiB for metadata counts the values, and the names without x-amz-meta-.
+    # The limit of 2 KiB for metadata counts the values, and the names without their prefix
+    # x-amz-meta-.
     sent = {"k": "v" * 2000, "l": "w" * 46}
     t.put("k", b"x", Metadata=sent)
     same(t.head("k")["Metadata"], sent, "metadata")
@@ -278,7 +279,7 @@ def case_object_storage_class_unknown(t):
 
 
 def case_object_encryption_is_not_ignored(t):
-    """A server that does not implement encryption must refuse these headers."""
+    """A server that does not implement encryption must refuse a request with the header for it."""
     reply = call("PUT", t.path("k"), headers={"x-amz-server-side-encryption": "AES256"},
                  body=b"x")
     if reply.status == 200:

@@ -307,8 +307,8 @@ def case_sign_unsigned_payload(t):
 
 
 def case_sign_hash_in_upper_case(t):
-    """A server may refuse a hash in upper case. If it accepts the hash, it must compare it with
-    the body."""
+    """A server may refuse a hash in upper case. If the server accepts such a hash, it must compare
+    the hash with the body."""
     digest = hashlib.sha256(b"x").hexdigest().upper()
     reply = call("PUT", t.path("k"), body=b"x", payload_hash=digest)
     one_of(reply.status, (200, 400), "status")
