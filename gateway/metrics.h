@@ -41,7 +41,8 @@ struct gw_metrics {
 	/* requests with an RDMA token that the gateway could not serve, so that the bytes go by
 	 * HTTP, by reason */
 	atomic_ullong rdma_declined[GW_DECLINE_COUNT];
-	/* sessions of hipobj-rc-v2 that were refused because of the memory of other sessions */
+	/* sessions of hipobj-rc-v2 that were refused because other sessions use all memory that
+	 * the gateway has for sessions */
 	atomic_ullong session_refused;
 	/* requests with an RDMA token whose transfer failed */
 	atomic_ullong rdma_failed;
