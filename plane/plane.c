@@ -130,9 +130,9 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
-/* Returns whether a user of the option --users has as many tenants as one user may have. So one
- * user cannot keep the others out. Root and the plane's own user have no limit, because they can
- * end the plane anyway. */
+/* Returns whether a user that the option --users names has as many tenants as one user may have.
+ * So one user cannot keep the others out. Root and the plane's own user have no limit, because they
+ * can end the plane anyway. */
 static bool user_is_full(const struct plane *p, unsigned user)
 {
 	const struct pl_options *o = p->shared.options;

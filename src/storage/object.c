@@ -410,7 +410,7 @@ static uint64_t check_gap(struct object_read *read, uint64_t *at)
 	struct pst_object *object = read->object;
 	uint64_t n;
 
-	if (!object->sum.pieces) /* constant since the open */
+	if (!object->sum.pieces) /* does not change after the open, so it needs no lock */
 		return 0;
 	pthread_mutex_lock(&object->lock);
 	n = pst_object_sum_gap(&object->sum, at, read->call.first + read->call.http.in_len);
