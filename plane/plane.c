@@ -286,7 +286,7 @@ static void drain(struct plane *p)
 
 /* Waits until the threads of all tenants have ended. If a thread does not return from a call, for
  * example of a file server or of a GPU's driver, ends the process without it. The kernel then ends
- * its work, as after a kill. */
+ * the thread's work, as after a kill. */
 static void tenants_end(struct plane *p)
 {
 	const uint64_t until = pst_now_ns() / 1000000 + STOP_MS;
@@ -296,7 +296,7 @@ static void tenants_end(struct plane *p)
 		uint64_t now = pst_now_ns() / 1000000;
 
 		if (now < until) {
-			plane_wait(p, (int)(until - now)); /* further signals change nothing */
+			plane_wait(p, (int)(until - now)); /* ignores further signals */
 			continue;
 		}
 		pst_log(PST_LOG_ERROR, "plane",

@@ -403,8 +403,8 @@ static void check_give_up(const struct pst_object *object)
 		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
 }
 
-/* Finds the first bytes of a read, from *at on, that the object's checksum needs. Returns their
- * number, or 0 if it needs no further bytes. */
+/* Finds the first bytes of a read at *at or later that the object's checksum still needs. Stores
+ * their offset in *at. Returns their number, or 0 if the checksum needs no further bytes. */
 static uint64_t check_gap(struct object_read *read, uint64_t *at)
 {
 	struct pst_object *object = read->object;

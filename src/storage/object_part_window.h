@@ -29,7 +29,8 @@ int pst_part_window_patch(struct part *part, uint64_t first, const void *mem, ui
 /* Makes all bytes of a full part present in its window, and computes their checksum. Called without
  * the lock, by a thread that may block. */
 int pst_part_window_prepare(struct part *part, struct pst_err *err);
-/* Copies the bytes of a full part to host memory. Called like pst_part_window_prepare. */
+/* Copies the bytes of a full part to host memory. Called without the lock, by a thread that may
+ * block. */
 int pst_part_window_fetch(const struct part *part, char *mem, struct pst_err *err);
 
 /* Frees all windows. Called without the lock, by a thread that may block. */

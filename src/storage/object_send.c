@@ -181,8 +181,8 @@ static void part_work_run(struct pst_object_job *job)
 	pthread_mutex_unlock(&up->lock);
 }
 
-/* Begins the work on a part. If `why` is not NULL, moves the part to host memory for this
- * reason. */
+/* Lets the device's thread prepare a part in the memory of this device or, if `why` is not NULL,
+ * move the part to host memory for this reason. */
 static void part_work(struct part *part, const struct pst_err *why)
 {
 	struct pst_object_upload *up = part->upload;

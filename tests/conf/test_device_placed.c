@@ -319,7 +319,7 @@ static void chunks_are_split(void **state)
 	penstock_close(st);
 }
 
-/* Rows with gaps in memory, at odd addresses, become a range of the window. */
+/* Rows with gaps in memory, at odd addresses, become one range of the window, without gaps. */
 static void rows_are_gathered(void **state)
 {
 	enum { ROW = 1001, ROWS = 900, PITCH = 1003 };
