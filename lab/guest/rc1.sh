@@ -43,8 +43,8 @@ if [[ ${1-} == serve ]]; then
 	tap boto3 tests/s3/gateway rdma.py through_a_card
 	tap cp tests/s3/gateway client_rdma.py through_a_card
 elif [[ ${1-} == ofi ]]; then
-	# libfabric computes the length of a completion queue from this number of other processes
-	# (default 256). Soft-RoCE has no queue as long as that of 256.
+	# libfabric computes the length of a completion queue from FI_UNIVERSE_SIZE, the expected
+	# number of other processes (default 256). Soft-RoCE cannot make the queue for 256.
 	export FI_UNIVERSE_SIZE=32
 	# Without this variable, the client refuses the provider.
 	export FI_MR_CACHE_MAX_COUNT=0

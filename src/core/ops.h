@@ -271,9 +271,10 @@ struct pst_storage_ops {
 	int (*windows_reach)(struct penstock_storage *st, struct penstock_device *dev,
 			     enum penstock_op op, struct pst_err *err);
 	/* Ends what a drain with PST_IO_PLACE began: the `len` bytes at offset `off` have been
-	 * copied to its memory or, if `copied` is false, will not be. The drain's result is `len`,
-	 * which may be less than the drain asked for. The drain fails with -EOPNOTSUPP if the bytes
-	 * must be drained from host memory instead. Never blocks, and calls no device. */
+	 * copied to the memory that the drain found or, if `copied` is false, will not be. `len` is
+	 * the drain's result, which may be less than the drain asked for. The drain itself fails
+	 * with -EOPNOTSUPP if the bytes must be drained from host memory instead. `placed` never
+	 * blocks, and calls no device. */
 	int (*placed)(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
 		      struct pst_err *err);
 
@@ -512,8 +513,8 @@ struct pst_device_ops {
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
 	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. If
 	 * `unless_waiting` is true, returns -EAGAIN if a stream waits for a request: the
-	 * computation could wait for this stream. A call without ranges creates the objects that
-	 * the kind needs, which may wait until no stream waits for a request. */
+	 * computation could wait for this stream. A call without ranges only creates the objects
+	 * that the kind needs. This may wait until no stream waits for a request. */
 	int (*sum)(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
 		   unsigned count, bool unless_waiting, struct pst_err *err);
 

@@ -21,14 +21,16 @@ int pst_part_window_reach(struct pst_object_upload *up, struct penstock_device *
 int pst_part_window_get(struct pst_object_upload *up, struct penstock_device *dev, uint64_t len,
 			 bool may_open, struct pst_window **out, struct pst_err *err);
 void pst_part_window_put(struct pst_object_upload *up, struct pst_window *window);
-/* Copies host memory for a part whose window is in the memory of a device. */
+/* Copies bytes of host memory to a patch of the part, whose window is in the memory of a device.
+ * pst_part_window_prepare copies the patch into the window. */
 int pst_part_window_patch(struct part *part, uint64_t first, const void *mem, uint64_t len,
 			   struct pst_err *err);
 
 /* Makes all bytes of a full part present in its window, and computes their checksum. Called without
  * the lock, by a thread that may block. */
 int pst_part_window_prepare(struct part *part, struct pst_err *err);
-/* Copies the bytes of a full part to host memory. Called like pst_part_window_prepare. */
+/* Copies the bytes of a full part to host memory. Called without the lock, by a thread that may
+ * block. */
 int pst_part_window_fetch(const struct part *part, char *mem, struct pst_err *err);
 
 /* Frees all windows. Called without the lock, by a thread that may block. */

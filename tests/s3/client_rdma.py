@@ -99,7 +99,7 @@ def both_ways(device, transport, length, parts, **gateway):
         same(s.moved("shm1" if transport == "tcp1" else "tcp1"), (0, 0), "others")
         same(s.gateway.metric("penstock_rdma_failed_total"), 0, "failed")
         # This gateway has no --device, so it declines windows in the memory of a GPU: at least one
-        # part and one read, and at most all parts.
+        # part and one read, and at most all parts and one read.
         same(s.declined() in (range(2, parts + 2) if (device, transport) == ("cuda:0", "shm1")
                               else [0]), True, f"declined {s.declined()}")
 
@@ -303,7 +303,7 @@ def killed(victim, transport, *flags, length=2 << 30):
         how = f"?rdma=require&timeout=2&rdma-transports={transport}"
         data = s.source(LEN)
         s.copy(s.path("source"), "s3://data-1/key" + how)
-        # So long that the kill comes in the middle.
+        # Makes both files so long that the kill comes in the middle of a transfer.
         for path in (os.path.join(s.gateway.root, "data-1", "long"), s.path("long")):
             with open(path, "wb") as file:
                 file.truncate(length)

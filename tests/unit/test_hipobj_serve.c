@@ -631,8 +631,8 @@ static void shares_memory(void **state)
 		assert_int_equal(session_open(NULL, 64, ids[i]), 200);
 	assert_int_equal(session_open(NULL, 64, id), 503);
 	assert_int_equal(session_open("READER", 32, id), 503);
-	/* READER waits for memory, so WRITER does not get back what it gives up, down to its half.
-	 */
+	/* READER waits for memory. So WRITER does not get back memory that it gives up, because it
+	 * still has at least half of all memory. */
 	for (unsigned i = 0; i < 2; i++) {
 		a = proceed("cancel", NULL, ids[i], "deadbeef");
 		expect(&a, 200, NULL);
