@@ -142,7 +142,7 @@ struct penstock_device_opts;
  * have been read, in any order: the read that completes them fails with -EBADMSG if it differs.
  * penstock_storage_info.text says whether the object is checked.
  *
- * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
+ * With S3 over RDMA (path "rdma"), a server moves the bytes of GETs and of parts between its memory
  * and windows of this process. A window is memory that the server may access for one request; a
  * header of the request, the token, offers it. See penstock_object.h. If the server does not do so,
  * the bytes go by HTTP. The report then has the reason, and penstock_storage_info has the number of

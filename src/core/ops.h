@@ -89,7 +89,7 @@ struct pst_storage_facts {
 	 * cannot read or write windows; why_windows has the reason. */
 	const void *windows;
 	struct pst_err why_windows;
-	/* The highest class that path rdma can meet for a transfer to or from a GPU through a
+	/* The highest class that path "rdma" can meet for a transfer to or from a GPU through a
 	 * window. */
 	enum penstock_class windows_class;
 	bool windows_only; /* the caller allows only transfers through windows */
@@ -113,7 +113,7 @@ struct pst_storage_facts {
 /*
  * A window: memory of the host or of a device that a storage's server (also called the far side)
  * can read and write itself, for example by RDMA. A storage allocates it. A transfer that names the
- * window moves its bytes. Only path rdma and storages with such servers use it.
+ * window moves its bytes. Only path "rdma" and storages with such servers use it.
  */
 struct pst_window {
 	char *mem;
@@ -364,7 +364,7 @@ struct penstock_device {
 	_Atomic uint64_t sync_first_ns;
 	/* memory that core/base/scratch.c has left allocated for the next test transfer, or NULL */
 	_Atomic(void *) scratch;
-	/* Number of bytes of page cache that path mapped has registered with this device's
+	/* Number of bytes of page cache that path "mapped" has registered with this device's
 	 * driver. */
 	_Atomic uint64_t page_cache;
 };
@@ -630,7 +630,7 @@ struct pst_path_facts {
 	/* True if the probe has found that the path is fast on this route. A plan lists slow paths
 	 * last. */
 	bool quick;
-	/* For path rdma: the storage's server can access windows (struct pst_window) in the
+	/* For path "rdma": the storage's server can access windows (struct pst_window) in the
 	 * device's memory. */
 	bool device_windows;
 	/* Text about the path, which penstock_explain and reports show if the path is used. "" if
@@ -717,8 +717,8 @@ struct pst_chunk {
 	uint64_t direct_bytes;
 	struct pst_io io;
 	bool io_started; /* `io` is in progress, so the storage owns it */
-	/* For path staged, which reads whole blocks: number of bytes in the slot before the chunk's
-	 * first byte. */
+	/* For path "staged", which reads whole blocks: number of bytes in the slot before the
+	 * chunk's first byte. */
 	uint64_t mem_head;
 	uint64_t moved;	     /* number of bytes delivered; less than `len` at the storage's end */
 	uint64_t cpu_copied; /* number of bytes that the CPU has copied so far */

@@ -39,8 +39,8 @@ struct card {
 	struct pst_token_place at; /* address of this host that the card has */
 };
 
-/* The state that all sessions of a server share. The last session that ends frees it, or the server
- * if the server closes later than that. */
+/* The state that all sessions of a server share. The last user frees it: a session that ends, or
+ * the server when it closes. */
 struct house {
 	pthread_mutex_t lock; /* protects the members below */
 	unsigned users;	      /* number of sessions, plus 1 while the server is open */

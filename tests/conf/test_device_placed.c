@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests writes of path rdma with a storage that this file defines. The storage finds memory for the
- * bytes of a GPU in a window of this GPU (PST_IO_PLACE), refuses that, or lets it wait. Each case
- * compares all bytes, wherever they are, and counts what the storage was asked for.
+ * Tests writes of path "rdma" with a storage that this file defines. The storage finds memory for
+ * the bytes of a GPU in a window of this GPU (PST_IO_PLACE), refuses that, or lets it wait. Each
+ * case compares all bytes, wherever they are, and counts what the storage was asked for.
  * tests/s3/device_windows tests the same with real servers.
  */
 #include "test.h"

@@ -85,7 +85,7 @@ static int64_t transfer(enum penstock_class require, struct penstock_report *rep
 	return penstock_transfer(&req, report);
 }
 
-/* Returns penstock_explain's entry for path odirect, the direct path for host memory. */
+/* Returns penstock_explain's entry for path "odirect", the direct path for host memory. */
 static struct penstock_explain_path explain_odirect(void)
 {
 	return test_explain_path(st, host, CANARY_LEN, "odirect");
@@ -104,7 +104,7 @@ static void expect_usable(void)
 	assert_string_equal(report.path, "odirect");
 }
 
-/* Checks that path odirect is refused and another path is used. A request that requires a direct
+/* Checks that path "odirect" is refused and another path is used. A request that requires a direct
  * path (PENSTOCK_DIRECT) must fail before any byte moves. */
 static void expect_refused(enum penstock_why why, const char *words)
 {
