@@ -106,7 +106,7 @@ static int warm_rounds(struct bench *b, const char *group)
 	return ret;
 }
 
-/* Measures cached reads by path mapped, by path bounce, and by both paths at once (mixed). For
+/* Measures cached reads by path "mapped", by path "bounce", and by both paths at once (mixed). For
  * comparison, calls without Penstock (raw calls) alternate with the library's reads. The raw calls
  * do the same work, with as many threads as the library and pieces of the same length. */
 static int section_mixed(struct bench *b)

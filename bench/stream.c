@@ -211,11 +211,11 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 }
 
 /*
- * Measures the fewest driver calls with which a stream can deliver a read. For each read, queues a
- * wait for a word, a copy from pinned memory, and the write of a word. The CPU learns by this write
- * that it can fill the memory again. The awaited word is already set, and nobody reads the file. So
- * a library that makes one copy for each read cannot deliver reads in stream order faster than
- * this.
+ * Measures how fast a stream can deliver reads with the fewest driver calls. For each read, queues
+ * a wait for a word, a copy from pinned memory, and the write of a word. The CPU learns by this
+ * write that it can fill the memory again. The awaited word is already set, and nobody reads the
+ * file. So a library that makes one copy for each read cannot deliver reads in stream order faster
+ * than this.
  */
 static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
 		     unsigned rep)
@@ -254,8 +254,8 @@ static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsign
 }
 
 /* Measures what bounds reads in stream order: copies of pinned memory alone, the driver's calls for
- * each read, and eight threads that read cached pieces of the same length into pinned memory and
- * copy them, without any order. */
+ * each read, and eight threads that, in any order, read cached pieces of the file into pinned
+ * memory and copy them. A piece has `len` bytes, but at most 4 MiB. */
 static int limit_rows(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
 		      unsigned rep)
 {

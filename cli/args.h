@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declarations that all subcommands share: exit codes, the table of a subcommand, options, sizes,
- * messages on standard error and text on standard output.
+ * Declarations that all subcommands share: exit codes, the description of a
+ * subcommand (struct command), options, sizes, messages on standard error and text on standard
+ * output.
  */
 #ifndef PENSTOCK_CLI_ARGS_H
 #define PENSTOCK_CLI_ARGS_H

@@ -28,13 +28,13 @@ static const struct pst_model_setting pipeline_base[] = {
 };
 
 /* Further initial values, in addition to pipeline_base, if the measured reads came from the page
- * cache (paths bounce and mapped): no drive takes part, and requests overlap. */
+ * cache (paths "bounce" and "mapped"): no drive takes part, and requests overlap. */
 static const struct pst_model_setting cache_base[] = {{"drive-gbps", 1e6}, {"request-us", 0}};
 
 enum regime {
 	ONE_HOP,  /* one slow device or link, such as a drive */
-	COPIES,	  /* CPU copies: path bounce, from the page cache */
-	REGISTERS /* path mapped */
+	COPIES,	  /* CPU copies: path "bounce", from the page cache */
+	REGISTERS /* path "mapped" */
 };
 
 struct calibration {
@@ -75,7 +75,7 @@ static double other_share(const struct model_measure *m)
 	return m->bytes > 0 ? 1 - m->path_bytes / m->bytes : 0;
 }
 
-/* Returns which resources limit the measurements. On path bounce, bytes that were not in the page
+/* Returns which resources limit the measurements. On path "bounce", bytes that were not in the page
  * cache are written to host memory twice, and a drive limits their speed. */
 static enum regime regime_of(const struct model_measures *data)
 {
@@ -211,7 +211,7 @@ static double start_value(const struct calibration *c, const struct pst_model_pa
 		return 3;
 	if (!strcmp(p->name, "request-us"))
 		return request_time(c->data);
-	/* Path bounce reads or writes host memory four times for each byte. */
+	/* Path "bounce" reads or writes host memory four times for each byte. */
 	if (!strcmp(p->name, "dram-gbps") && c->regime == COPIES)
 		return 4 * most;
 	if (!strcmp(p->unit, "GB/s") && strcmp(p->name, "copy-gbps"))

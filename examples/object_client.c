@@ -45,7 +45,7 @@ static const char *move(struct penstock_object_buffer *buffer, enum penstock_op 
 	if (penstock_object_window_open(buffer, op, off, len, &window) < 0)
 		return NULL;
 	penstock_object_window_get_info(window, &info);
-	snprintf(transport, sizeof(transport), "%s", info.transport); /* info ends at the release */
+	snprintf(transport, sizeof(transport), "%s", info.transport); /* valid until the release */
 	count = penstock_object_headers(window, headers, PENSTOCK_OBJECT_HEADERS_MAX);
 	ask(method, headers, count, NULL, 0, &reply);
 	reply.expect = len;

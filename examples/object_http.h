@@ -37,7 +37,7 @@ static inline void http_close(struct http *h)
 	h->in = h->out = NULL;
 }
 
-/* Takes over a connected socket, or -1. Returns 0, or -1 after an error. */
+/* Takes over the connected socket `sock`. Returns 0, or -1 after an error or if `sock` is -1. */
 static inline int http_open(struct http *h, int sock)
 {
 	h->in = sock < 0 ? NULL : fdopen(sock, "r");

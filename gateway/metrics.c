@@ -116,7 +116,7 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 	put_one(out, "rdma_failed_total", "counter", "Requests whose transfer by RDMA failed.",
 		atomic_load(&m->rdma_failed));
 	put_one(out, "sessions_refused_total", "counter",
-		"Sessions of hipobj-rc-v2 that were refused because of the memory of others.",
+		"Sessions of hipobj-rc-v2 that were refused because other sessions use the memory.",
 		atomic_load(&m->session_refused));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
 		atomic_load(&m->aborted));

@@ -20,7 +20,7 @@ enum gw_decline {
 	GW_DECLINE_TRANSPORT,	 /* the gateway does not serve the token's transport */
 	GW_DECLINE_ENCRYPTION,	 /* the transport does not encrypt, but HTTP does */
 	GW_DECLINE_ADDRESS,	 /* the token names a host from which the request did not come */
-	GW_DECLINE_NO_GPU,	 /* the window is in the memory of a GPU */
+	GW_DECLINE_NO_GPU,	 /* the window is in GPU memory that the gateway cannot access */
 	GW_DECLINE_SHORT_WINDOW, /* the window is shorter than the object */
 	GW_DECLINE_BUSY,	 /* as many windows as permitted are in use */
 	GW_DECLINE_UNREACHABLE,	 /* there is no connection to the client */
@@ -41,7 +41,8 @@ struct gw_metrics {
 	/* requests with an RDMA token that the gateway could not serve, so that the bytes go by
 	 * HTTP, by reason */
 	atomic_ullong rdma_declined[GW_DECLINE_COUNT];
-	/* sessions of hipobj-rc-v2 that were refused because of the memory of other sessions */
+	/* sessions of hipobj-rc-v2 that were refused because other sessions have reserved the
+	 * memory */
 	atomic_ullong session_refused;
 	/* requests with an RDMA token whose transfer failed */
 	atomic_ullong rdma_failed;

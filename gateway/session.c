@@ -88,8 +88,8 @@ void gw_session_free(struct gw_session *session)
 
 /* ---- memory ---- */
 
-/* Finds the share of an access key, or makes it. Frees shares without use. Stores the number of
- * other access keys that want memory. The caller holds the lock. */
+/* Finds or makes the share of an access key, and frees unused shares of others. Stores in *others
+ * how many other access keys want memory. The caller holds the lock. */
 static struct gw_share *share_find(struct gw_sessions *sessions, const char *owner, uint64_t now,
 				   unsigned *others)
 {
@@ -141,8 +141,8 @@ int gw_sessions_reserve(struct gw_sessions *sessions, struct gw_session *session
 		pthread_mutex_unlock(&sessions->lock);
 		return -ENOMEM;
 	}
-	/* A transfer cannot be divided, so an access key may have one of up to half of the
-	 * memory. */
+	/* A transfer cannot be divided. So an access key without other sessions may have one
+	 * transfer of up to half of the memory, even if its equal share is smaller. */
 	fair = own->bytes ? own->bytes + len <= GW_SESSIONS_BYTES / (others + 1)
 			  : len <= GW_SESSIONS_BYTES / 2;
 	if ((others && !fair) || len > GW_SESSIONS_BYTES - sessions->bytes) {

@@ -38,7 +38,7 @@ struct gw_session {
 	struct penstock_object_remote *remote;
 	uint64_t due_ms;
 	struct gw_sessions *table; /* NULL until memory has been reserved */
-	struct gw_share *share;	   /* of the owner, which has reserved `len` bytes */
+	struct gw_share *share;	   /* the owner's share, in which `len` bytes are reserved */
 };
 
 struct gw_sessions *gw_sessions_open(void);

@@ -114,8 +114,8 @@ struct penstock_device_opts;
  *			AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url of the profile, or
  *			Amazon's server
  *	region		region of the bucket. Default: AWS_REGION or the profile's
- *	profile		profile in ~/.aws/config and ~/.aws/credentials, or a name that
- *			penstock_s3_give_keys has given keys. Default: the keys in
+ *	profile		profile in ~/.aws/config and ~/.aws/credentials, or a name for which
+ *			penstock_s3_give_keys has stored keys. Default: the keys in
  *			AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or else AWS_PROFILE
  *	path-style	1: the bucket is in the path, 0: in the host's name. Default: 1 if the
  *			endpoint is an IP address or localhost or has a port, or if the bucket's
@@ -142,7 +142,7 @@ struct penstock_device_opts;
  * have been read, in any order: the read that completes them fails with -EBADMSG if it differs.
  * penstock_storage_info.text says whether the object is checked.
  *
- * With S3 over RDMA (path rdma), a server moves the bytes of GETs and of parts between its memory
+ * With S3 over RDMA (path "rdma"), a server moves the bytes of GETs and of parts between its memory
  * and windows of this process. A window is memory that the server may access for one request; a
  * header of the request, the token, offers it. See penstock_object.h. If the server does not do so,
  * the bytes go by HTTP. The report then has the reason, and penstock_storage_info has the number of

@@ -198,9 +198,10 @@ PENSTOCK_API void *penstock_object_ptr(const struct penstock_object_buffer *buff
  *
  * buffer	the buffer, or NULL
  *
- * If a server, or a plane that is gone, may still access CUDA memory (see penstock_object_release),
- * the memory stays allocated until the process ends, also after the client is closed. `stuck` of
- * struct penstock_object_client_info counts what servers may access. Any thread. May block.
+ * CUDA memory stays allocated until the process ends, even after the client is closed, if a server
+ * may still access it (see penstock_object_release), or if a plane whose connection has ended may
+ * still access it. `stuck` of struct penstock_object_client_info counts the buffers that servers
+ * may still access. Any thread. May block.
  *
  * -EBUSY	a window of the buffer has not been released
  */

@@ -277,7 +277,8 @@ static void client_memory_free(struct pl_tenant *tenant, struct pl_memory *memor
 
 	(void)tenant;
 	penstock_object_unregister(memory->buffer);
-	/* If a server may still access memory of a GPU, its lease lasts until this process ends. */
+	/* If a server may still access memory of a GPU, the memory's lease lasts until this process
+	 * ends. */
 	if (!held)
 		pst_shared_release(&memory->shared);
 }

@@ -130,9 +130,9 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
-/* Returns whether a user of the option --users has as many tenants as one user may have. So one
- * user cannot keep the others out. Root and the plane's own user have no limit, because they can
- * end the plane anyway. */
+/* Returns whether a user that the option --users names has as many tenants as one user may have.
+ * So one user cannot keep the others out. Root and the plane's own user have no limit, because they
+ * can end the plane anyway. */
 static bool user_is_full(const struct plane *p, unsigned user)
 {
 	const struct pl_options *o = p->shared.options;
@@ -286,7 +286,7 @@ static void drain(struct plane *p)
 
 /* Waits until the threads of all tenants have ended. If a thread does not return from a call, for
  * example of a file server or of a GPU's driver, ends the process without it. The kernel then ends
- * its work, as after a kill. */
+ * the thread's work, as after a kill. */
 static void tenants_end(struct plane *p)
 {
 	const uint64_t until = pst_now_ns() / 1000000 + STOP_MS;
@@ -296,7 +296,7 @@ static void tenants_end(struct plane *p)
 		uint64_t now = pst_now_ns() / 1000000;
 
 		if (now < until) {
-			plane_wait(p, (int)(until - now)); /* further signals change nothing */
+			plane_wait(p, (int)(until - now)); /* ignores further signals */
 			continue;
 		}
 		pst_log(PST_LOG_ERROR, "plane",

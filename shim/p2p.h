@@ -3,8 +3,8 @@
 #ifndef SHIM_P2P_H
 #define SHIM_P2P_H
 
-/* Clears the flags at the last close of the driver. The program may then set parameters again.
- * The caller holds shim.lock. */
+/* Clears all peer-to-peer flags, and permits the program to set parameters again. Called at the
+ * last close of the driver. The caller holds shim.lock. */
 void shim_p2p_closed(void);
 
 #endif

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: measures objects on a machine with a GPU: bench/s3/run into host and GPU memory, and
-# bench/s3_serve. It needs .carry/s3.tgz, which bench/s3/prepare made. The log and the CSV go to
-# $OUT (bench/results). Each step has a time limit.
+# gpu.sh: measures transfers of S3 objects on a machine with a GPU. It runs bench/s3/run, for host
+# and GPU memory, and bench/s3_serve. It needs .carry/s3.tgz, which bench/s3/prepare has made. The
+# log and the CSV go to $OUT (bench/results). Each step has a time limit.
 #
 #   BENCH_DEVICE  device (cuda:0)           BENCH_MIB     length of the object in MiB (1024)
 #   BENCH_BUDGET  seconds for all steps (560)   BENCH_RUNS  repetitions (5)

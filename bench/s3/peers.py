@@ -7,8 +7,8 @@ the server checks no signatures.
     peers.py CLIENT ENDPOINT BUCKET KEY DEVICE THREADS
 
 CLIENT is boto3, awscrt, s3torch or s5cmd (DEVICE is host), kvikio or runai (host or cuda:0), or
-pinned. pinned is the limit of the other clients: it copies as many bytes as the number KEY says
-from pinned host memory to cuda:0. pinned-out copies in the other direction, which is the limit of
+pinned. pinned is the limit of the other clients: it copies bytes from pinned host memory to
+cuda:0. Their number is KEY. pinned-out copies in the other direction, which is the limit of
 uploads.
 """
 
@@ -157,8 +157,8 @@ def runai_reader(endpoint, bucket, key, device, threads):
 
 
 def s3torch_reader(endpoint, bucket, key, _device, _threads):
-    """The client of s3torchconnector, without the classes that need torch. Its reader copies the
-    client's pieces into memory in the same way."""
+    """The client inside s3torchconnector, without its classes that need torch. The function `once`
+    copies the client's pieces into memory as the reader class of s3torchconnector does."""
     from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
 
     client = MountpointS3Client("us-east-1", throughput_target_gbps=100, part_size=CHUNK,

@@ -7,6 +7,8 @@
  * bytes.
  *
  *	read penstock URL [DEVICE]	with penstock_read
+ *	read fresh URL DEVICE		the same, but opens the object again for the second read,
+ *					so that its checksum is compared again
  *	read put URL DEVICE BYTES	with penstock_write out of memory of the device, and
  *					penstock_commit
  *	read curl URL CONNECTIONS	with a loop over libcurl's multi interface, whose write
@@ -14,6 +16,7 @@
  *
  * Compiled with -DWITH_CURL=0, it needs no libcurl.
  */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +62,7 @@ static void result(double seconds, double cpu_seconds, size_t len)
 	printf("%.6f %.6f %zu\n", seconds, cpu_seconds, len);
 }
 
-static int read_penstock(const char *url, const char *name)
+static int read_penstock(const char *url, const char *name, bool fresh)
 {
 	struct penstock_storage *st;
 	struct penstock_device *dev;
@@ -73,6 +76,11 @@ static int read_penstock(const char *url, const char *name)
 	if (length <= 0 || penstock_alloc(dev, (size_t)length, &mem))
 		goto failed;
 	for (int i = 0; i < 2 && n >= 0; i++) {
+		if (i && fresh) {
+			penstock_close(st);
+			if (penstock_open(url, NULL, &st))
+				goto failed;
+		}
 		if (i)
 			gate();
 		wall = now();
@@ -247,12 +255,14 @@ static int read_curl(const char *url, unsigned count)
 int main(int argc, char **argv)
 {
 	if (argc > 2 && !strcmp(argv[1], "penstock"))
-		return read_penstock(argv[2], argc > 3 ? argv[3] : "host");
+		return read_penstock(argv[2], argc > 3 ? argv[3] : "host", false);
+	if (argc > 3 && !strcmp(argv[1], "fresh"))
+		return read_penstock(argv[2], argv[3], true);
 	if (argc > 4 && !strcmp(argv[1], "put"))
 		return put_penstock(argv[2], argv[3], strtoull(argv[4], NULL, 0));
 	if (argc > 3 && !strcmp(argv[1], "curl"))
 		return read_curl(argv[2], (unsigned)strtoul(argv[3], NULL, 10));
-	fprintf(stderr, "usage: read penstock URL [DEVICE] | read put URL DEVICE BYTES | "
-			"read curl URL CONNECTIONS\n");
+	fprintf(stderr, "usage: read penstock URL [DEVICE] | read fresh URL DEVICE | "
+			"read put URL DEVICE BYTES | read curl URL CONNECTIONS\n");
 	return 2;
 }

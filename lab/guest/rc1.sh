@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests transport rc1 of S3 over RDMA (RDMA network cards), over Soft-RoCE. Without an argument,
-# runs the cases of tests/object/matrix for rc1: the client is in the guest's own network namespace,
-# and the servers are in another one. With the argument serve, boto3 and `penstock cp` move objects
-# to `penstock serve` and back. With the argument hipobj, `penstock cp` moves objects by transport
-# hipobj-rc-v2. With the argument ofi, `penstock cp` does so by ofi1 with the provider verbs;ofi_rxm
-# of libfabric, and the cases of tests/object/matrix for this provider run.
+# Tests the transport rc1 of S3 over RDMA. Soft-RoCE (RDMA by the kernel) takes the place of RDMA
+# network cards. Without an argument, runs the cases of tests/object/matrix for rc1: the client is
+# in the guest's own network namespace, and the servers are in another one. With the argument
+# serve, boto3 and `penstock cp` move objects to `penstock serve` and back. With the argument
+# hipobj, `penstock cp` moves objects by transport hipobj-rc-v2. With the argument ofi, `penstock
+# cp` does so by ofi1 with the provider verbs;ofi_rxm of libfabric, and the cases of
+# tests/object/matrix for this provider run.
 #
 # rc1.sh [serve|hipobj|ofi]. tests/lab/rc1 runs this script by lab/run.
 # shellcheck disable=SC2154 # lib.sh and this script share variables.
@@ -42,8 +43,8 @@ if [[ ${1-} == serve ]]; then
 	tap boto3 tests/s3/gateway rdma.py through_a_card
 	tap cp tests/s3/gateway client_rdma.py through_a_card
 elif [[ ${1-} == ofi ]]; then
-	# libfabric computes the length of a completion queue from this number of other processes
-	# (default 256). Soft-RoCE has no queue as long as that of 256.
+	# libfabric computes the length of a completion queue from FI_UNIVERSE_SIZE, the expected
+	# number of other processes (default 256). Soft-RoCE cannot make the queue for 256.
 	export FI_UNIVERSE_SIZE=32
 	# Without this variable, the client refuses the provider.
 	export FI_MR_CACHE_MAX_COUNT=0

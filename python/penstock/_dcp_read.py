@@ -36,8 +36,7 @@ _ENDS = 2048
 
 
 class _Wanted:
-    """A tensor or object to read: the planner's request, and its range of bytes in the file
-    (part)."""
+    """A tensor or object to read: the planner's request, and the range of its bytes in the file."""
 
     def __init__(self, request: ReadItem, off: int, nbytes: int) -> None:
         self.request, self.off, self.nbytes = request, off, nbytes

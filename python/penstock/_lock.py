@@ -16,8 +16,9 @@ _log = logging.getLogger("penstock")
 
 
 class SaveLock:
-    """A lock on the place `place` (its name in errors), of which `path` is the only name in this
-    process. `take` takes the lock, and returns the function that releases it, with its arguments.
+    """A lock on a place, such as a folder. Errors show the name `place`. In this process, all locks
+    on the same place have the same `path`. `take` takes the lock, and returns a tuple: the function
+    that releases the lock, and the arguments of this function.
 
     The constructor raises OSError with errno EBUSY if another object of this process has the lock
     and is inside a `with` block of at_work().

@@ -89,7 +89,7 @@ struct pst_storage_facts {
 	 * cannot read or write windows; why_windows has the reason. */
 	const void *windows;
 	struct pst_err why_windows;
-	/* The highest class that path rdma can meet for a transfer to or from a GPU through a
+	/* The highest class that path "rdma" can meet for a transfer to or from a GPU through a
 	 * window. */
 	enum penstock_class windows_class;
 	bool windows_only; /* the caller allows only transfers through windows */
@@ -113,7 +113,7 @@ struct pst_storage_facts {
 /*
  * A window: memory of the host or of a device that a storage's server (also called the far side)
  * can read and write itself, for example by RDMA. A storage allocates it. A transfer that names the
- * window moves its bytes. Only path rdma and storages with such servers use it.
+ * window moves its bytes. Only path "rdma" and storages with such servers use it.
  */
 struct pst_window {
 	char *mem;
@@ -271,9 +271,10 @@ struct pst_storage_ops {
 	int (*windows_reach)(struct penstock_storage *st, struct penstock_device *dev,
 			     enum penstock_op op, struct pst_err *err);
 	/* Ends what a drain with PST_IO_PLACE began: the `len` bytes at offset `off` have been
-	 * copied to its memory or, if `copied` is false, will not be. The drain's result is `len`,
-	 * which may be less than the drain asked for. The drain fails with -EOPNOTSUPP if the bytes
-	 * must be drained from host memory instead. Never blocks, and calls no device. */
+	 * copied to the memory that the drain found or, if `copied` is false, will not be. `len` is
+	 * the drain's result, which may be less than the drain asked for. The drain itself fails
+	 * with -EOPNOTSUPP if the bytes must be drained from host memory instead. `placed` never
+	 * blocks, and calls no device. */
 	int (*placed)(struct penstock_storage *st, uint64_t off, uint64_t len, bool copied,
 		      struct pst_err *err);
 
@@ -363,7 +364,7 @@ struct penstock_device {
 	_Atomic uint64_t sync_first_ns;
 	/* memory that core/base/scratch.c has left allocated for the next test transfer, or NULL */
 	_Atomic(void *) scratch;
-	/* Number of bytes of page cache that path mapped has registered with this device's
+	/* Number of bytes of page cache that path "mapped" has registered with this device's
 	 * driver. */
 	_Atomic uint64_t page_cache;
 };
@@ -512,8 +513,8 @@ struct pst_device_ops {
 	/* Optional. Computes the checksums of ranges of this device's memory, and blocks until
 	 * they are computed. Returns -EFAULT if the memory of a range is not mapped. If
 	 * `unless_waiting` is true, returns -EAGAIN if a stream waits for a request: the
-	 * computation could wait for this stream. A call without ranges creates the objects that
-	 * the kind needs. Without `unless_waiting`, it may wait until no stream waits for a
+	 * computation could wait for this stream. A call without ranges only creates the objects
+	 * that the kind needs. Without `unless_waiting`, this may wait until no stream waits for a
 	 * request. */
 	int (*sum)(struct penstock_device *dev, enum pst_sum_kind kind, struct pst_sum *sums,
 		   unsigned count, bool unless_waiting, struct pst_err *err);
@@ -630,7 +631,7 @@ struct pst_path_facts {
 	/* True if the probe has found that the path is fast on this route. A plan lists slow paths
 	 * last. */
 	bool quick;
-	/* For path rdma: the storage's server can access windows (struct pst_window) in the
+	/* For path "rdma": the storage's server can access windows (struct pst_window) in the
 	 * device's memory. */
 	bool device_windows;
 	/* Text about the path, which penstock_explain and reports show if the path is used. "" if
@@ -717,8 +718,8 @@ struct pst_chunk {
 	uint64_t direct_bytes;
 	struct pst_io io;
 	bool io_started; /* `io` is in progress, so the storage owns it */
-	/* For path staged, which reads whole blocks: number of bytes in the slot before the chunk's
-	 * first byte. */
+	/* For path "staged", which reads whole blocks: number of bytes in the slot before the
+	 * chunk's first byte. */
 	uint64_t mem_head;
 	uint64_t moved;	     /* number of bytes delivered; less than `len` at the storage's end */
 	uint64_t cpu_copied; /* number of bytes that the CPU has copied so far */

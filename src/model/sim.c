@@ -179,8 +179,8 @@ static unsigned pick_priority(const struct pst_sim *s, const struct server *v)
 	return stream_after(set, v->last);
 }
 
-/* Returns the stream whose unit the link `v` sends next, by the rule of the arbiter that the
- * options of the simulation name. */
+/* Returns the stream whose unit the link `v` sends next. s->opts->arbiter selects the rule of this
+ * choice. */
 static unsigned stream_pick(const struct pst_sim *s, struct server *v)
 {
 	unsigned next;

@@ -31,8 +31,8 @@
 #define UNKNOWN_NODE 1u
 #define OTHER_NODE 2u
 #define FAR (PST_NEAR_SYS + 1u)
-/* Time for which the state of a link counts as known. A read of /sys takes 30 us, and a window asks
- * for the state of each card. */
+/* Time in ms after which the state of a card's link is read from /sys again. A read takes 30 us,
+ * and each opening of a window asks for the state of all cards. */
 #define LINK_MS 1000
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

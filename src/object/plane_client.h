@@ -36,8 +36,8 @@ struct pst_plane_grant {
 int pst_plane_buffer_open(struct pst_plane_link *link, struct penstock_device *dev, size_t len,
 			  struct pst_plane_buffer **out, struct pst_err *err);
 int pst_plane_buffer_close(struct pst_plane_buffer *buffer, struct pst_err *err);
-/* Frees a buffer without an answer of the plane, whose connection has ended. Waits until `until_ns`
- * for the plane's release of memory of a GPU. */
+/* Frees a buffer after the connection to the plane has ended. If the buffer is memory of a GPU,
+ * waits until `until_ns` for the plane to release it. */
 void pst_plane_buffer_free(struct pst_plane_buffer *buffer, uint64_t until_ns);
 int pst_plane_window_open(struct pst_plane_buffer *buffer, enum penstock_op op, uint64_t off,
 			  uint64_t len, struct pst_plane_grant **out, struct pst_err *err);

@@ -47,7 +47,7 @@ struct flight {
 struct pst_plane_link {
 	struct pst_plane_link_opts opts;
 	int fd, stop;
-	int plane; /* pidfd of the plane; -1: the kernel does not tell its number */
+	int plane; /* pidfd of the plane; -1: the kernel does not tell its process ID */
 	pthread_t thread;
 	bool running;
 	/* held while a message and its descriptors are sent; taken before `lock` */
@@ -416,7 +416,8 @@ static int plane_watch(int sock)
 	struct ucred peer;
 	socklen_t len = sizeof(peer);
 
-	/* A plane in a PID namespace that this process does not see has number 0. */
+	/* The kernel reports process ID 0 for a plane in a PID namespace that this process does not
+	 * see. */
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) || peer.pid <= 0)
 		return -1;
 	return (int)syscall(SYS_pidfd_open, peer.pid, 0);

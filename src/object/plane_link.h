@@ -32,8 +32,9 @@ int pst_plane_link_open(const struct pst_plane_link_opts *opts, struct pst_plane
 void pst_plane_link_close(struct pst_plane_link *link);
 /* Returns whether the connection to the plane has ended. */
 bool pst_plane_link_is_dead(struct pst_plane_link *link);
-/* Returns the time (pst_now_ns) until which it makes sense to wait for the plane, if its connection
- * ends: for a plane that did not answer, the current time. */
+/* Called after the connection has ended. Returns the time (pst_now_ns) until which the caller waits
+ * for the plane to release memory. It is the current time if the connection ended because the plane
+ * did not answer. */
 uint64_t pst_plane_link_until(struct pst_plane_link *link);
 
 /* Sends a question with its descriptors, and waits for the answer, which overwrites *message.
@@ -44,8 +45,8 @@ int pst_plane_ask(struct pst_plane_link *link, struct pst_plane_message *message
  * success, the link calls idle(end->owner) and adds `end` to opts.ends exactly once. */
 int pst_plane_fly(struct pst_plane_link *link, struct pst_plane_message *message, const int *fds,
 		  unsigned fd_count, struct pst_end *end, struct pst_err *err);
-/* Shares memory with the plane. Stores the plane's number for the memory in *id. Makes a lease of
- * memory of a GPU. */
+/* Shares memory with the plane. Stores the plane's number for the memory in *id. If it is memory of
+ * a GPU, makes a lease of it (see shared.h). */
 int pst_plane_pass(struct pst_plane_link *link, struct pst_shared *shared, uint64_t *id,
 		   struct pst_err *err);
 /* Sends MEMORY_CLOSE, RELEASE or FORGET, whose only member is a number, and waits for the

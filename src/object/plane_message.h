@@ -88,8 +88,8 @@ struct pst_plane_memory {
 	uint32_t cuda; /* 1: `exported` describes memory of a GPU */
 	/* Number of descriptors of the memory. For host memory it is 2: slot 0 has a descriptor for
 	 * reading and writing, and slot 1 one for reading only. For memory of a GPU it is 1 if
-	 * `exported` has a descriptor, which is in slot 0, otherwise 0. Slot 1 then has the plane's
-	 * end of the lease, see shared.h. */
+	 * `exported` has a descriptor, which is in slot 0, otherwise 0. For memory of a GPU, slot 1
+	 * always has the plane's end of the lease (see shared.h), which `fds` does not count. */
 	uint32_t fds;
 	unsigned char exported[sizeof(((struct penstock_export *)0)->bytes)];
 };

@@ -28,8 +28,8 @@ int pst_plane_resolve(struct pst_plane_link *link, const char *token, size_t len
 		      const struct penstock_object_peer *peer, struct pst_plane_remote **out,
 		      struct pst_err *err);
 void pst_plane_forget(struct pst_plane_remote *remote);
-/* Describes the bytes of a move in *out. Each segment must be in `memories`, or be a range of a
- * file. Does not wait. */
+/* Stores in *out a description of a move and its bytes. Each segment must be in `memories`, or be a
+ * range of a file. Does not wait. */
 int pst_plane_move_fill(struct pst_plane_message *out, enum penstock_op op, uint64_t off,
 			const struct penstock_object_seg *segs, unsigned seg_count,
 			const struct pst_plane_memory_of *memories, struct pst_err *err);

@@ -213,8 +213,8 @@ void pst_shared_release(struct pst_shared *s)
 {
 	if (s->lease < 0)
 		return;
-	/* The tenant has chosen the descriptor: send(2) refuses all but sockets, and never waits.
-	 * An error means that the tenant has ended. */
+	/* In the plane, the tenant has chosen this descriptor. send(2) fails if it is not a socket,
+	 * and never waits with MSG_DONTWAIT. Otherwise an error means that the tenant has ended. */
 	(void)send(s->lease, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	close(s->lease);
 	s->lease = -1;
@@ -252,8 +252,8 @@ void pst_shared_abandon(struct pst_shared *s, uint64_t until_ns)
 	bool released = s->lease < 0;
 
 	if (!released && readable_wait(s->lease, until_ns))
-		/* The kernel may have closed the plane's end before it has closed the descriptors
-		 * of the GPU. */
+		/* If no byte has arrived, the plane has ended. Its pidfd is then awaited, too: the
+		 * kernel may close the lease earlier than the plane's descriptors of the GPU. */
 		released = recv(s->lease, &byte, 1, MSG_DONTWAIT) == 1 ||
 			   (s->plane >= 0 && readable_wait(s->plane, until_ns));
 	if (!released) {

@@ -46,8 +46,8 @@ int pst_shared_cut(struct pst_shared *shared, uint64_t off, uint64_t len, struct
 int pst_shared_lease(struct pst_shared *shared, int plane, int *out, struct pst_err *err);
 /* Called by the plane when it does not access a tenant's memory any more. Ends its lease. */
 void pst_shared_release(struct pst_shared *shared);
-/* Frees the memory, or ends the mapping of another process's memory, and releases it. Closes the
- * descriptors. */
+/* Frees memory that this process allocated, and unmaps memory of another process. Then ends the
+ * memory's lease, and closes the descriptors. */
 void pst_shared_close(struct pst_shared *shared);
 /* Frees memory without an answer of the plane. If the memory has a lease, waits until `until_ns`
  * (pst_now_ns) for its end. If it does not end, the memory stays allocated. */

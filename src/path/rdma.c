@@ -400,7 +400,7 @@ static void write_copied(struct pst_chunk *chunk, int result)
 		return;
 	}
 	chunk->moved = chunk->len;
-	/* Perhaps the server's CPU copies them, later. */
+	/* Counts the bytes as copied by a CPU: the server's CPU may copy them later. */
 	chunk->cpu_copied += chunk->moved;
 	pst_chunk_done(chunk, 0);
 }
@@ -432,7 +432,7 @@ static void write_placed(struct pst_io *io)
 		return;
 	}
 	chunk->copy_within = true;
-	/* Windows have different multiples of 2 MiB as their addresses. */
+	/* The number tells windows apart, because each begins at another multiple of 2 MiB. */
 	chunk->own_piece = 2 + (unsigned)((uintptr_t)io->window->mem >> 21);
 	pst_chunk_copy(chunk, io->one.iov_base, chunk->len, write_copied);
 	pst_device_sync_end(dev);

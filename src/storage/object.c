@@ -403,14 +403,14 @@ static void check_give_up(const struct pst_object *object)
 		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
 }
 
-/* Finds the first bytes of a read, from *at on, that the object's checksum needs. Returns their
- * number, or 0 if it needs no further bytes. */
+/* Finds the first bytes of a read at *at or later that the object's checksum still needs. Stores
+ * their offset in *at. Returns their number, or 0 if the checksum needs no further bytes. */
 static uint64_t check_gap(struct object_read *read, uint64_t *at)
 {
 	struct pst_object *object = read->object;
 	uint64_t n;
 
-	if (!object->sum.pieces) /* constant since the open */
+	if (!object->sum.pieces) /* does not change after the open, so it needs no lock */
 		return 0;
 	pthread_mutex_lock(&object->lock);
 	n = pst_object_sum_gap(&object->sum, at, read->call.first + read->call.http.in_len);

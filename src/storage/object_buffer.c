@@ -84,7 +84,7 @@ static void kept_give(char *mem)
 
 bool pst_object_buffers_move(const struct pst_object_upload *up)
 {
-	/* Parts in the memory of devices have no buffers. */
+	/* Of these parts, device_moving are in the memory of devices, and have no buffers. */
 	return up->sending + up->ready_count + up->summing > up->device_moving && !up->err.code;
 }
 

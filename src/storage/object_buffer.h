@@ -12,8 +12,8 @@ uint64_t pst_object_buffer_len(const struct pst_object_upload *up, uint64_t len)
 /* Returns a buffer for a part with `len` bytes, or NULL if the upload's buffers have reached their
  * limit or there is no memory. */
 char *pst_object_buffer_get(struct pst_object_upload *up, uint64_t len);
-/* Allocates a buffer without a limit, and without a count in the upload's buffer_bytes: the caller
- * adds its length, pst_object_buffer_len. */
+/* Allocates a buffer, even if the upload's buffers have reached their limit. Does not change
+ * buffer_bytes of the upload: the caller adds the buffer's length (pst_object_buffer_len). */
 char *pst_object_buffer_alloc(struct pst_object_upload *up, uint64_t len);
 /* Makes a buffer free for another part. `len` is the length that pst_object_buffer_len has
  * returned. */

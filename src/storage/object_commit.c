@@ -59,9 +59,9 @@ static int gaps_check(const struct pst_object_upload *up, uint64_t length, struc
 static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
 			 const struct penstock_end_opts *limits, struct pst_err *err);
 
-/* Sends an object of one part without the window that was to be used, for the reason `why`. If the
- * part is in the memory of a device, moves it to host memory, and offers its new window. Returns
- * like commit_window. */
+/* Called if an object of one part cannot go through its window, for the reason `why`. If the part
+ * is in the memory of a device, moves it to host memory, and offers its new window. Returns 1 if
+ * the object must be sent in an HTTP body instead, else the result of the call or -errno. */
 static int commit_near(struct pst_object_upload *up, struct pst_object_call *call,
 		       const struct penstock_end_opts *limits, const struct pst_err *why,
 		       struct pst_err *err)
@@ -191,7 +191,7 @@ static int commit_put(struct pst_object_upload *up, struct pst_object_call *call
 		ret = commit_window(up, call, limits, err);
 	if (ret == 1)
 		ret = commit_body(up, call, limits, err);
-	/* If the commit is stopped, the caller may write more bytes. */
+	/* Restores the length: if the commit was stopped, more bytes may be written. */
 	if (part)
 		part->len = full;
 	return ret;

@@ -8,7 +8,8 @@
 
 /* Returns the index of the part that has the byte at `off`. */
 unsigned pst_object_part_at(const struct pst_object_upload *up, uint64_t off);
-/* Returns the offset of part `index`, and stores its length when it is full. */
+/* Returns the offset of part `index`. Stores in *len_out the length that the part has when all its
+ * bytes are written. */
 uint64_t pst_object_part_range(const struct pst_object_upload *up, unsigned index,
 			       uint64_t *len_out);
 /* Records that a range of the part was written. Returns false if the part would have more than

@@ -4,8 +4,8 @@
  * their part. Bytes in host memory that belong into the same part are kept as patches, which are
  * copied into the window when the part is full. So no write waits for a call of the driver.
  *
- * The windows together have at most PLACE_BYTES. They stay until the upload is closed, and with
- * them their devices.
+ * The windows together have at most PLACE_BYTES. A window that no part uses may be closed to make
+ * room for another one. The devices stay open until the upload is closed.
  */
 #include "storage/object_part_window.h"
 
@@ -19,7 +19,9 @@
 #include "storage/object_part.h"
 
 #define PLACE_BYTES (128ull << 20)
-#define LEN_MAX (PLACE_BYTES / 4) /* longer parts, of objects of 320 GB, are in host memory */
+/* Longer parts are in host memory: parts of objects above 335 GB or, if the object's length is
+ * unknown, parts after the first 58.7 GB. */
+#define LEN_MAX (PLACE_BYTES / 4)
 
 static struct upload_device *device_find(struct pst_object_upload *up,
 					 const struct penstock_device *dev)
@@ -30,7 +32,7 @@ static struct upload_device *device_find(struct pst_object_upload *up,
 	return NULL;
 }
 
-/* Adds a window that no part has. */
+/* Adds a window, which no part uses yet, to the upload's list. */
 static void window_add(struct pst_object_upload *up, struct upload_window *own)
 {
 	own->next = up->device_list;
@@ -49,8 +51,8 @@ static void window_free(struct upload_window *own)
 }
 
 /* Opens the first window in the memory of a device, and finds out whether a transport can serve it.
- * The server is not asked: only a part shows whether it can access the memory. The caller has
- * called pst_device_sync_begin. */
+ * The server is not asked: only the upload of a part shows whether the server can access the
+ * memory. The caller has called pst_device_sync_begin. */
 static int window_test(struct pst_object_upload *up, struct penstock_device *dev,
 		       struct upload_window **out, struct pst_err *err)
 {
@@ -109,7 +111,7 @@ static int device_open(struct pst_object_upload *up, struct penstock_device *dev
 	return ret;
 }
 
-/* Adds a device. Called by one thread at a time, which makes a route. */
+/* Adds a device to the upload. Called while a route is made, by one thread at a time. */
 static int device_add(struct pst_object_upload *up, struct penstock_device *dev,
 		      struct pst_err *err)
 {
@@ -173,9 +175,9 @@ static int window_open(struct pst_object_upload *up, struct penstock_device *dev
 	return 1;
 }
 
-/* Closes a window that no part has, because it is too short or on another device. Releases the lock
- * meanwhile. Returns 0 if there is none, or a stream waits for a request: freeing memory would wait
- * for it. */
+/* Closes a window that no part uses: it is too short, or on another device. Releases the lock
+ * meanwhile, and returns 1. Returns 0 if there is no such window, or if a stream waits for a
+ * request: freeing memory would wait for this stream. */
 static int window_close(struct pst_object_upload *up)
 {
 	struct upload_window **at = &up->device_list, *own;
@@ -317,7 +319,7 @@ static int window_copy(const struct part *part, uint64_t first, char *mem, uint6
 	struct penstock_device *dev = part->window->dev;
 	struct pst_copier *copier;
 	char *at = part->window->mem + first;
-	/* Host memory that is not in the ring of a lane is a piece of its own. */
+	/* `mem` is not in the ring of a lane, whose pieces have the numbers 0 and 1. */
 	struct pst_rect rect = {.dst = in ? at : mem,
 				.src = in ? mem : at,
 				.dst_pitch = len,

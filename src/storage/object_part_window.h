@@ -21,8 +21,9 @@ int pst_part_window_reach(struct pst_object_upload *up, struct penstock_device *
 int pst_part_window_get(struct pst_object_upload *up, struct penstock_device *dev, uint64_t len,
 			 bool may_open, struct pst_window **out, struct pst_err *err);
 void pst_part_window_put(struct pst_object_upload *up, struct pst_window *window);
-/* Copies host memory for a part whose window is in the memory of a device. Bytes that are written
- * again replace the earlier ones, so a part needs at most its length of host memory. */
+/* Copies bytes of host memory for a part whose window is in the memory of a device. Bytes that are
+ * written again replace the earlier ones, so a part needs at most its length of host memory.
+ * pst_part_window_prepare copies the bytes into the window. */
 int pst_part_window_patch(struct part *part, uint64_t first, const void *mem, uint64_t len,
 			   struct pst_err *err);
 /* Returns whether a write from host memory has written some of these bytes of the part. */
@@ -31,7 +32,8 @@ bool pst_part_window_is_patched(const struct part *part, uint64_t first, uint64_
 /* Makes all bytes of a full part present in its window, and computes their checksum. Called without
  * the lock, by a thread that may block. */
 int pst_part_window_prepare(struct part *part, struct pst_err *err);
-/* Copies the bytes of a full part to host memory. Called like pst_part_window_prepare. */
+/* Copies the bytes of a full part to host memory. Called without the lock, by a thread that may
+ * block. */
 int pst_part_window_fetch(const struct part *part, char *mem, struct pst_err *err);
 
 /* Frees all windows. Called without the lock, by a thread that may block. */

@@ -20,7 +20,7 @@ struct test {
 	struct pst_object_call call; /* the first member */
 	struct pst_object_grant grant;
 	enum penstock_object_next next;
-	bool passing; /* the answer says nothing about the device */
+	bool passing; /* the answer does not tell whether the server can access the device */
 };
 
 static enum pst_http_verdict test_judge(struct pst_object_call *call)
@@ -50,7 +50,7 @@ static int test_fail(struct test *test, struct pst_err *err)
 				      strncmp(head->rdma_reply, "501", 3)
 					      ? ""
 					      : " (penstock serve needs --device with this GPU)");
-	/* The refusal of an object tells nothing about the device. */
+	/* A status 4xx refuses the object, and tells nothing about the device. */
 	test->passing = head->status / 100 == 4;
 	return pst_object_call_result(&test->call, "be read through a window", err);
 }
@@ -82,9 +82,9 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 
 /* ---- the window ---- */
 
-/* Frees the window. The driver would wait for a stream that waits for a request. This stream may
- * wait for the calling thread, which submits a request. So the window is then kept for the next
- * test. */
+/* Frees the window, unless a stream waits for a request. The driver would then wait for this
+ * stream, which may wait for a request that the calling thread is about to submit. So the window is
+ * kept for the next test instead. */
 static void window_put(struct pst_object_windows *windows, struct penstock_device *dev,
 		       struct pst_window *window)
 {

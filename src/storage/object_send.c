@@ -106,7 +106,8 @@ int pst_object_send_fetch(struct part *part, const struct pst_err *why, struct p
 	uint64_t len;
 	int ret;
 
-	/* The last part of an object may be shorter than the range of its number. */
+	/* The buffer is as long as for a full part, although the last part of an object may be
+	 * shorter. */
 	pst_object_part_range(up, part->number - 1, &len);
 	len = pst_object_buffer_len(up, len);
 	pthread_mutex_lock(&up->lock);
@@ -127,7 +128,7 @@ int pst_object_send_fetch(struct part *part, const struct pst_err *why, struct p
 		part->mem = iov.iov_base;
 		part->mem_len = len;
 		part->window = NULL;
-		/* offers the new memory, if it is a window */
+		/* lets part_start offer the new memory, if it is a window */
 		part->offered = false;
 		pst_part_window_put(up, window);
 	} else if (iov.iov_base) {
@@ -176,8 +177,8 @@ static void part_work_run(struct pst_object_job *job)
 	pthread_mutex_unlock(&up->lock);
 }
 
-/* Begins the work on a part. If `why` is not NULL, moves the part to host memory for this
- * reason. */
+/* Lets the device's thread prepare a part in the memory of this device or, if `why` is not NULL,
+ * move the part to host memory for this reason. */
 static void part_work(struct part *part, const struct pst_err *why)
 {
 	struct pst_object_upload *up = part->upload;
@@ -203,9 +204,10 @@ static void part_work(struct part *part, const struct pst_err *why)
 
 static int part_start(struct part *part, struct pst_err *err);
 
-/* Sends a part again, because the server has not fetched it through the window. A part in the
- * memory of a device moves to host memory, and its new window is offered. Any other part is sent in
- * a body. If an error may pass, and if there is no other way, offers the same window again. */
+/* Sends a part again, because the server has not fetched it through the window. After an error that
+ * may pass, offers the same window again if it is in the memory of a device, or if the caller
+ * forbids HTTP bodies. Otherwise, a part in the memory of a device moves to host memory, and its
+ * new window is offered. Any other part is sent in a body. */
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
@@ -289,9 +291,9 @@ static void part_ended(struct pst_object_call *call)
 	pst_object_grant_release(&part->grant, part_released);
 }
 
-/* Offers the part's window to the server, if the part has one. Returns 0 also if it cannot be
- * offered; the part is then sent in a body. Returns -EXDEV if it cannot be offered, and the part is
- * in the memory of a device. */
+/* Offers the part's window to the server. If this is not possible, returns -EXDEV for a part in the
+ * memory of a device. A part in host memory is then sent in a body: returns 0, or -errno if the
+ * caller forbids HTTP bodies. */
 static int part_offer(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;

@@ -16,8 +16,9 @@ void pst_object_send_part(struct pst_object_upload *up, struct part *part);
 void pst_object_send_parts(struct pst_object_upload *up);
 void pst_object_send_free(struct part *part);
 
-/* Without the lock: computes the checksum of a part, and makes its bytes complete. Blocks if the
- * part is in the memory of a device. Cannot fail if it is in host memory. */
+/* Without the lock: computes the checksum of a part. If the part is in the memory of a device,
+ * blocks, and first copies bytes that were written from host memory into the window. Cannot fail if
+ * the part is in host memory. */
 int pst_object_send_prepare(struct part *part, struct pst_err *err);
 /* Without the lock: moves a part out of the memory of a device to host memory, for the reason
  * `why`. Blocks. */

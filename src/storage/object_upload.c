@@ -35,7 +35,7 @@
 
 /* ---- parts ---- */
 
-/* Adds a part without memory. Returns NULL if there is no memory. */
+/* Adds a part that has neither a buffer nor a window yet. Returns NULL if an allocation fails. */
 static struct part *part_add(struct pst_object_upload *up, unsigned index, struct pst_err *err)
 {
 	struct part *part = calloc(1, sizeof(*part));
@@ -200,7 +200,7 @@ static int write_copy(struct pst_object_upload *up, struct pst_io *io)
 
 /* ---- bytes in the memory of devices ---- */
 
-/* Finds a part without memory a window, so that its `window` is set. Returns like
+/* Finds a window for part `index`, and adds the part with this window. Returns like
  * pst_part_window_get. */
 static int place_open(struct pst_object_upload *up, unsigned index, struct pst_io *io,
 		      bool may_open)
@@ -241,7 +241,8 @@ static int place_find(struct pst_object_upload *up, struct pst_io *io, bool may_
 	part = up->parts[index];
 	first = io->off - part->off;
 	end = first + io->len < part->len ? first + io->len : part->len;
-	/* A commit that was stopped may have made the part shorter. */
+	/* A commit shortens the last part to its written bytes. If the commit was stopped, the part
+	 * may thus end before the bytes of this drain. */
 	if (!part->window || part->window->dev != io->dev || end <= first ||
 	    pst_part_window_is_patched(part, first, end))
 		return pst_fail_errno(&io->err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,

@@ -36,8 +36,8 @@ int pst_object_upload_write(struct pst_object_upload *upload, struct pst_io *io)
  * May block. The device then stays open until the upload is closed. */
 int pst_object_upload_reach(struct pst_object_upload *upload, struct penstock_device *dev,
 			    struct pst_err *err);
-/* Finds memory in the window of a part, as the storage's function drain does with PST_IO_PLACE, and
- * ends that as the function placed does. */
+/* These two functions are the storage's functions `drain`, if the flag PST_IO_PLACE is set, and
+ * `placed`: see core/ops.h. */
 int pst_object_upload_place(struct pst_object_upload *upload, struct pst_io *io);
 int pst_object_upload_placed(struct pst_object_upload *upload, uint64_t off, uint64_t len,
 			     bool copied, struct pst_err *err);

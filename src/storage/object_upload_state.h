@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of an upload, which object_upload.c and the files of its functions share. No other file
- * may include this header.
+ * The state of an upload. object_upload.c and the other files that carry out uploads share it. No
+ * other file may include this header.
  */
 #ifndef PST_STORAGE_OBJECT_UPLOAD_STATE_H
 #define PST_STORAGE_OBJECT_UPLOAD_STATE_H
@@ -70,7 +70,9 @@ struct part {
 struct upload_window {
 	struct upload_window *next;
 	struct pst_window *window;
-	bool busy; /* in the memory of a device: a part has it, or it is spoiled */
+	/* only for windows in the memory of devices: true if a part uses the window, or if the
+	 * server may still read it for an earlier part */
+	bool busy;
 };
 
 /* A device whose memory has windows of the upload. */
@@ -121,15 +123,16 @@ struct pst_object_upload {
 	/* Windows through which the server can fetch the parts; NULL if there are none. */
 	struct pst_object_windows *windows;
 	struct upload_window *window_list; /* list of the buffers that are windows */
-	/* Windows in the memory of devices (object_part_window.c), the number of their bytes, and
-	 * the number of parts that have such a window and are not filled any more. */
+	/* Windows in the memory of devices (object_part_window.c): the devices, the list of the
+	 * windows, and the number of their bytes. device_moving is the number of parts that have
+	 * such a window and are not filled any more. */
 	struct upload_device devices[UPLOAD_DEVICES_MAX];
 	unsigned device_count;
 	struct upload_window *device_list;
 	uint64_t device_bytes;
 	bool device_full; /* no more windows can be opened */
 	unsigned device_moving;
-	struct pst_io *placing, **placing_end; /* drains that found no such window */
+	struct pst_io *placing, **placing_end; /* drains that wait for a window */
 	/* whether the caller forbids HTTP bodies (rdma=require) */
 	bool windows_only;
 	/* whether a write was accepted whose bytes are reported as moving through windows */

@@ -43,7 +43,8 @@ struct hub {
 };
 
 /* Whether the server can access windows in the memory of one device, as its last answer showed.
- * There is one for each index of a device at most. A later device may get the same index. */
+ * Each index of a device has at most one struct. After the device is closed, another device may get
+ * its index. */
 struct reach {
 	struct reach *next;
 	unsigned index;	 /* of the device */
@@ -354,8 +355,8 @@ static struct reach *reach_find(const struct pst_object_windows *windows,
 	return reach;
 }
 
-/* Returns the entry for a device, with the lock. Makes it if necessary. Returns NULL without
- * memory. */
+/* Returns the entry for a device, and makes it if necessary. Returns NULL if there is no memory.
+ * The caller holds the lock. */
 static struct reach *reach_make(struct pst_object_windows *windows,
 				const struct penstock_device *dev)
 {
@@ -370,7 +371,8 @@ static struct reach *reach_make(struct pst_object_windows *windows,
 		reach->next = windows->reaches;
 		windows->reaches = reach;
 	}
-	/* A window that was kept belonged to a device that is closed. */
+	/* Forgets the window kept for an earlier device with this index, whose close has ended the
+	 * window. */
 	*reach = (struct reach){.next = reach->next, .index = dev->index, .serial = dev->serial};
 	return reach;
 }
@@ -574,9 +576,9 @@ static bool is_body_checked(const struct pst_object_grant *grant, const struct p
 	       error && pst_object_code_is(error, codes);
 }
 
-/* Changes the verdict about a window in the memory of a device: the bytes must come through another
- * window if they have not come through this one. The CPU cannot compare them with a checksum, and
- * some devices cannot either. */
+/* Changes the verdict about a window in the memory of a device. The request must be sent again for
+ * another window in two cases: the bytes came in the body of the response, or they have a checksum
+ * that the device cannot compute. The CPU cannot compute it either. */
 static void judge_device(struct pst_object_grant *grant)
 {
 	struct penstock_object_verdict *verdict = &grant->verdict;

@@ -91,8 +91,8 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
 /* Judges the response to the call with the grant's token. Records what the response shows about the
  * server. `error` is the error code in the response's body, or NULL if the body has not arrived.
- * The body of a response cannot go to memory of a device, so the result is never
- * PENSTOCK_OBJECT_BODY for such a window. */
+ * The body of a response cannot go to memory of a device. So if the window is in such memory, the
+ * result is never PENSTOCK_OBJECT_BODY. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);

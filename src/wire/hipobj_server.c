@@ -27,8 +27,8 @@
 /* maximum number of addresses of this host, and so of network cards, that sessions use */
 #define CARDS_MAX 16
 #define CQ_ENTRIES 4
-/* lowest rate in bytes a second for which a session has time. A client that does nothing can keep a
- * channel waiting for that long. */
+/* Rate in bytes a second from which a session's time limit follows: timeout_ms plus the time that
+ * its bytes take at this rate. A client that does nothing can keep a channel waiting until then. */
 #define SLOW (4u << 20)
 #define ADDRESS_MASK ((UINT64_C(1) << 62) - PST_WIRE_ALIGN) /* random bits of an address */
 /* value of a token's `transport` for a reliable connection */
@@ -39,8 +39,8 @@ struct card {
 	struct pst_token_place at; /* address of this host that the card has */
 };
 
-/* The state that all sessions of a server share. The last session that ends frees it, or the server
- * if the server closes later than that. */
+/* The state that all sessions of a server share. The last user frees it: a session that ends, or
+ * the server when it closes. */
 struct house {
 	pthread_mutex_t lock; /* protects the members below */
 	unsigned users;	      /* number of sessions, plus 1 while the server is open */

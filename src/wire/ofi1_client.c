@@ -218,7 +218,7 @@ static void state_close(struct ofi1_state *s)
 }
 
 /* Checks that libfabric ends a registration at the card when pst_ofi_unregister ends it. With its
- * cache, it keeps the registration, and permits both directions. */
+ * cache, libfabric keeps the registration, which permits reads and writes by servers. */
 static int cache_check(const char *provider, struct pst_err *err)
 {
 	const char *count = getenv("FI_MR_CACHE_MAX_COUNT");

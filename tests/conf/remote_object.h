@@ -109,7 +109,7 @@ static inline struct penstock_storage *open_object(unsigned flags)
 	return st;
 }
 
-/* Checks a report of `moved` bytes that were all copied by the CPU on path bounce. */
+/* Checks a report of `moved` bytes that were all copied by the CPU on path "bounce". */
 static inline void check_report(const struct penstock_report *r, struct penstock_device *dev,
 				int64_t result, uint64_t moved)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the L2 bounce: path bounce copies a chunk in steps so short that their bytes stay in the
+ * Tests the L2 bounce: path "bounce" copies a chunk in steps so short that their bytes stay in the
  * CPU's L2 cache. Only a single FAST request of medium length for cached bytes uses it; other
  * requests would become slower. Every byte must arrive for any offset, length and alignment, with
  * short, interrupted and failed reads. The report must count two CPU copies. The CUDA device is a

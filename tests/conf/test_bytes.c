@@ -283,8 +283,8 @@ static void memory_storage(void **state)
 	check_memory_storage("cuda:0", "threads");
 }
 
-/* Path null moves no bytes. Each of its requests still completes exactly once, and reports its full
- * length. */
+/* Path "null" moves no bytes. Each of its requests still completes exactly once, and reports its
+ * full length. */
 static void path_null_completes_each_request_once(void **state)
 {
 	enum { COUNT_OF = 64 };

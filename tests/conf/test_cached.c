@@ -228,7 +228,7 @@ static void drop_from(struct penstock_storage *st, uint64_t off)
 		test_skip("residency queries are not available on TMPDIR");
 }
 
-/* Reads the long file by path bounce, in requests of `step` bytes. Returns how many of the bytes
+/* Reads the long file by path "bounce", in requests of `step` bytes. Returns how many of the bytes
  * the reports count as written to the page cache. */
 static uint64_t bytes_filled(struct penstock_storage *st, uint64_t step)
 {
@@ -313,7 +313,7 @@ static void written_bytes_do_not_count(void **state)
  * system calls read the others. Each row of the report names the path's own engine. */
 static void report_names_the_engine_of_each_path(void **state)
 {
-	const uint64_t len = LONG_LEN; /* long enough for path mapped */
+	const uint64_t len = LONG_LEN; /* long enough for path "mapped" */
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_seg seg = {.row_len = len};
 	struct penstock_storage *st;

@@ -18,7 +18,7 @@
 #include "device/cuda_api.h"
 #include "penstock.h"
 
-#define FILE_LEN (24u << 20) /* path mapped carries only requests of at least 8 MiB */
+#define FILE_LEN (24u << 20) /* path "mapped" carries only requests of at least 8 MiB */
 #define LIMIT 20000000000LL  /* timeout in ns; only a hang lasts that long */
 
 static const struct pst_cuda *api;

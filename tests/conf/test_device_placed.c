@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests writes of path rdma with a storage that this file defines. The storage finds memory for the
- * bytes of a GPU in a window of this GPU (PST_IO_PLACE), refuses that, or lets it wait. Each case
- * compares all bytes, wherever they are, and counts what the storage was asked for.
+ * Tests writes of path "rdma" with a storage that this file defines. The storage finds memory for
+ * the bytes of a GPU in a window of this GPU (PST_IO_PLACE), refuses that, or lets it wait. Each
+ * case compares all bytes, wherever they are, and counts what the storage was asked for.
  * tests/s3/device_windows tests the same with real servers.
  */
 #include "test.h"
@@ -29,14 +29,15 @@ static unsigned char *bytes, *back;
 static struct penstock_device *host, *gpu, *other;
 static char *mem; /* the bytes that are written, on the GPU */
 
-/* What a case sets, and what the storage counts. */
+/* What a case sets, and what the storage counts. A placement is a drain with PST_IO_PLACE, for
+ * which the storage finds memory in a window. */
 static struct {
 	uint64_t split;		 /* placements end at multiples of this number; 0: anywhere */
 	bool unreachable;	 /* no windows are in the memory of a device */
-	_Atomic int refuse;	 /* number of placements to refuse at once */
-	_Atomic int refuse_late; /* number of placements to refuse after the call */
-	_Atomic int late;	 /* number of placements to serve after the call */
-	_Atomic int waits;	 /* number of placements before whose end a stream begins to wait */
+	_Atomic int refuse;	 /* number of placements to refuse within the call */
+	_Atomic int refuse_late; /* number of placements to refuse after the call has returned */
+	_Atomic int late;	 /* number of placements to serve after the call has returned */
+	_Atomic int waits;	 /* number of placements during which a stream begins to wait */
 	_Atomic unsigned placements, open, returned, drains;
 	struct pst_window window; /* of LEN bytes */
 	unsigned char *copy;	  /* the bytes that came from host memory */
@@ -300,7 +301,7 @@ static void bytes_stay_on_the_device(void **state)
 	penstock_close(st);
 }
 
-/* A window may end anywhere in a chunk. Then the rest of the chunk goes into others. */
+/* A window may end anywhere in a chunk. Then the rest of the chunk goes into other windows. */
 static void chunks_are_split(void **state)
 {
 	static const uint64_t splits[] = {(1 << 20) + 1, 8 << 20, 12345, 4 << 20};
@@ -318,7 +319,7 @@ static void chunks_are_split(void **state)
 	penstock_close(st);
 }
 
-/* Rows with gaps in memory, at odd addresses, become a range of the window. */
+/* Rows with gaps in memory, at odd addresses, become one range of the window, without gaps. */
 static void rows_are_gathered(void **state)
 {
 	enum { ROW = 1001, ROWS = 900, PITCH = 1003 };
@@ -366,7 +367,7 @@ static void refused_placements_use_host_memory(void **state)
 	assert_int_equal(write_all(st, &report), 0);
 	assert_int_equal(report.dram_laid, LEN);
 	atomic_store(&far.refuse, 0);
-	/* A refusal after the call starts the chunk again. The lane remembers it. */
+	/* A refusal after the call starts the chunk again. The lane remembers the refusal. */
 	atomic_store(&far.refuse_late, 1);
 	assert_in_range(write_all(st, &report), 0, LEN - 1);
 	assert_int_equal(report.retries, 1);

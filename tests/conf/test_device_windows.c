@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests path rdma with a storage that this file defines. A window is memory into which a server
+ * Tests path "rdma" with a storage that this file defines. A window is memory into which a server
  * moves bytes. Here, threads of this process are the server, called the far side. They write to
  * windows in the memory of a simulated GPU, refuse them, or lose their access. Each case compares
  * all bytes, and checks in which memory the windows were. tests/s3/device_windows tests the same
@@ -176,7 +176,7 @@ static const struct pst_storage_ops far_ops = {.name = "far",
 
 /* ---- reads ---- */
 
-/* The outcome of a read: the report, and the report's row for path rdma. */
+/* The outcome of a read: the report, and the report's row for path "rdma". */
 struct result {
 	struct penstock_report report;
 	const struct penstock_report_path *row;

@@ -744,7 +744,7 @@ static void overlapping_replays(void **state)
 
 	(void)state;
 #ifdef __SANITIZE_THREAD__
-	/* Uses path null, so that the sanitizer reports no overlapping writes to `mem`. */
+	/* Uses path "null", so that the sanitizer reports no overlapping writes to `mem`. */
 	req.path = "null";
 #endif
 	g = capture(&req, PST_CU_CAPTURE_GLOBAL);

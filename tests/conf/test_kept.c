@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests when path mapped keeps a registration of file pages and uses it again. The library may
+ * Tests when path "mapped" keeps a registration of file pages and uses it again. The library may
  * keep it only for a storage that was opened as immutable, and only while the storage is open and
  * its file is unchanged. For other storages a kept registration would be wrong: after an overwrite
  * it still returns the old bytes, with the stand-in driver too. The device has one lane (worker

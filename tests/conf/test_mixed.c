@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests mixed paths: with PENSTOCK_FAST and PENSTOCK_BALANCED, one lane (a worker thread) carries
- * chunks of a long cached read on path mapped, while other lanes carry other chunks on path bounce.
- * All bytes must arrive, and the report must show mapped and bounce. A chunk that fails on mapped
- * must be retried on bounce, and the reverse. The test wraps pread and madvise: path bounce reads
- * by pread, and path mapped populates each window, a mapped range of the file, by madvise. The CUDA
- * device is a simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
+ * chunks of a long cached read on path "mapped", while other lanes carry other chunks on path
+ * "bounce". All bytes must arrive, and the report must show mapped and bounce. A chunk that fails
+ * on mapped must be retried on bounce, and the reverse. The test wraps pread and madvise: path
+ * "bounce" reads by pread, and path "mapped" populates each window, a mapped range of the file, by
+ * madvise. The CUDA device is a simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 #include "request.h"
@@ -36,8 +36,8 @@ static char name[256];
 
 /* True during the read whose calls the test counts and delays. */
 static _Atomic bool observed;
-/* Each pread waits until path mapped has begun this number of windows (mapped ranges of the file).
- * So the read does not end before path mapped has carried bytes. */
+/* Each pread waits until path "mapped" has begun this number of windows (mapped ranges of the
+ * file). So the read does not end before path "mapped" has carried bytes. */
 static _Atomic unsigned windows_min;
 static _Atomic unsigned windows, preads;
 /* Number of the window (mapped range) that waits for SLOW_READS calls of pread, counted from 1; 0:
@@ -48,7 +48,7 @@ static _Atomic unsigned slow_window;
  * `slow_window` was held back. */
 static _Atomic unsigned long slow_copies;
 static unsigned long (*driver_calls)(const char *name);
-/* Number of windows (mapped ranges) that path mapped can populate, and of pread calls that
+/* Number of windows (mapped ranges) that path "mapped" can populate, and of pread calls that
  * succeed. All later windows and calls fail. */
 static _Atomic unsigned windows_max = UINT32_MAX, preads_max = UINT32_MAX;
 
@@ -74,9 +74,9 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 	return __real_pread64(fd, buf, len, off);
 }
 
-/* Called when path mapped populates window (mapped range) number `slow_window`. Waits until the
- * threads of path bounce have made SLOW_READS pread calls. Stores in `slow_copies` how many copies
- * to the GPU (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
+/* Called when path "mapped" populates window (mapped range) number `slow_window`. Waits until the
+ * threads of path "bounce" have made SLOW_READS pread calls. Stores in `slow_copies` how many
+ * copies to the GPU (cuMemcpyHtoDAsync) are queued with the driver meanwhile. */
 static void wait_for_reads(void)
 {
 	uint64_t give_up = test_now_ns() + 20000000000u;
@@ -151,7 +151,7 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Skips the case unless path mapped is open and the kernel reports the file as cached. */
+/* Skips the case unless path "mapped" is open and the kernel reports the file as cached. */
 static void require_mix(struct penstock_storage *storage)
 {
 	struct penstock_explanation explained = {.size = sizeof(explained)};
@@ -236,9 +236,9 @@ static void one_read_uses_both_paths(void **state)
 		mapped = row(&report, "mapped")->bytes;
 		bounce = row(&report, "bounce")->bytes;
 		assert_int_equal(mapped + bounce, len);
-		/* Path mapped carries at least one window (mapped range of the file), and the
+		/* Path "mapped" carries at least one window (mapped range of the file), and the
 		 * shortest window has 8 MiB. The CPU always copies the first chunk of the request,
-		 * on path bounce. */
+		 * on path "bounce". */
 		assert_true(mapped >= 8 * MIB);
 		assert_true(bounce > 0);
 		assert_int_equal(report.cpu_copied, bounce);
@@ -283,7 +283,7 @@ static const struct penstock_explanation *explain(enum penstock_effort effort, u
 }
 
 /* Compares the names of the paths that would carry the bytes, such as "mapped bounce", and the
- * reasons of paths mapped and bounce. */
+ * reasons of paths "mapped" and "bounce". */
 static void expect_explained(const struct penstock_explanation *e, const char *want)
 {
 	char text[256];
@@ -324,9 +324,9 @@ static void thrifty_reads_use_one_path(void **state)
 	assert_string_equal(penstock_why_name(row(&report, "bounce")->why), "not-needed");
 }
 
-/* With PENSTOCK_FAST, a window (mapped range) of path mapped that starts late in a read may still
+/* With PENSTOCK_FAST, a window (mapped range) of path "mapped" that starts late in a read may still
  * be in transfer when all other chunks have completed, and so delay the read. So a read of less
- * than 32 MiB must start no such window: path bounce must carry all its bytes. */
+ * than 32 MiB must start no such window: path "bounce" must carry all its bytes. */
 static void short_reads_use_one_path(void **state)
 {
 	struct penstock_report report;
@@ -340,7 +340,7 @@ static void short_reads_use_one_path(void **state)
 }
 
 /* The storage is opened as immutable, so the library keeps its registrations of file pages. A
- * later read is quickest if path mapped has registered all pages. So path mapped must carry all
+ * later read is quickest if path "mapped" has registered all pages. So path "mapped" must carry all
  * bytes of the first read. */
 static void kept_registrations_are_not_mixed(void **state)
 {
@@ -391,8 +391,8 @@ static void failed_copies_go_on_by_mapped(void **state)
 	assert_int_equal(row(&report, "mapped")->bytes + row(&report, "bounce")->bytes, 64 * MIB);
 }
 
-/* A cached read is mixed from paths mapped and bounce. If mapped and bounce both fail, path staged
- * must read the bytes from the drive. */
+/* A cached read is mixed from paths "mapped" and "bounce". If mapped and bounce both fail, path
+ * "staged" must read the bytes from the drive. */
 static void both_paths_fail(void **state)
 {
 	struct penstock_report report;
@@ -410,7 +410,7 @@ static void both_paths_fail(void **state)
 }
 
 /* Several reads at once share the device's worker threads. All bytes of each read must arrive, and
- * the reads together must use paths mapped and bounce. */
+ * the reads together must use paths "mapped" and "bounce". */
 static void reads_at_once(void **state)
 {
 	struct penstock_seg segs[REQUESTS];
@@ -447,8 +447,8 @@ static void reads_at_once(void **state)
 }
 
 /* A mixed read is cancelled at different moments, for example while a lane (worker thread) has
- * copies that another lane passed to it. The read must end. A later read must use paths mapped and
- * bounce again. */
+ * copies that another lane passed to it. The read must end. A later read must use paths "mapped"
+ * and bounce again. */
 static void cancelled_reads_end(void **state)
 {
 	struct penstock_seg seg = {.buf = mem + GUARD, .dev = gpu, .row_len = 64 * MIB};

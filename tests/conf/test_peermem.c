@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests device peermem and path p2p without the hardware. A simulated /sys shows a PCI device
+ * Tests device peermem and path "p2p" without the hardware. A simulated /sys shows a PCI device
  * whose memory drives may access. A file in /dev/shm takes the place of that memory. The test
  * covers every byte that the library itself moves. Whether a kernel lets a drive write to such
  * memory is tested only in the lab. The storage on TMPDIR is marked as being on the library's
@@ -179,7 +179,7 @@ static void read_by_p2p(void **state)
 	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not report which extents are written");
 	/* If the kernel does not report whether the file's bytes are cached, the library uses the
-	 * result of its residency probe. This result is "not cached", so path p2p must carry the
+	 * result of its residency probe. This result is "not cached", so path "p2p" must carry the
 	 * reads. */
 	atomic_store(&st->residency_probe, PST_PROBE_COLD);
 	assert_int_equal(explain_p2p(PENSTOCK_READ).proven, 1);

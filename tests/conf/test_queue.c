@@ -68,7 +68,8 @@ static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, uns
 		req->path = "no-such-path";
 		return -EINVAL;
 	case 4:
-		req->path = "staged"; /* path staged needs a descriptor, and the storage has none */
+		req->path =
+			"staged"; /* path "staged" needs a descriptor, and the storage has none */
 		return -EOPNOTSUPP;
 	case 5:
 		req->flags = 1u << 30;

@@ -15,7 +15,7 @@
 #include "core/lane/pump.h"
 #include "core/route/route.h"
 
-/* Length of the file: two windows (mapped ranges) of 16 MiB. Path mapped registers each window
+/* Length of the file: two windows (mapped ranges) of 16 MiB. Path "mapped" registers each window
  * separately. */
 #define LEN (32u << 20)
 

@@ -17,7 +17,7 @@
 #define LANES 8u
 #define KIB 1024u
 #define LEN (4096 * KIB)
-/* Length of the pieces in which path bounce carries a short request */
+/* Length of the pieces in which path "bounce" carries a short request */
 #define PIECE (256 * KIB)
 
 static struct penstock_device *host;

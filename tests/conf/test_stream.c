@@ -260,7 +260,7 @@ static void late_buffer_offset_stays_in_allocation(void **state)
 	penstock_free(gpu, other);
 }
 
-/* Requests of path null, which is for measurements, also complete in stream order. */
+/* Requests of path "null", which is for measurements, also complete in stream order. */
 static void null_path_in_stream_order(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1000000};

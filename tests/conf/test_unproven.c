@@ -91,7 +91,7 @@ static uint64_t now_ms(void)
 	return test_now_ns() / 1000000;
 }
 
-/* Waits until the canary (a test read) has proven path odirect. After failed attempts the library
+/* Waits until the canary (a test read) has proven path "odirect". After failed attempts the library
  * may wait up to a second before the next canary read. */
 static int await_proven(void)
 {
@@ -114,7 +114,7 @@ static void open_empty(int *fd)
 	assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 }
 
-/* Opens the file again and returns whether path odirect is proven: the canary (a test read) has
+/* Opens the file again and returns whether path "odirect" is proven: the canary (a test read) has
  * read the file's bytes correctly over this path. */
 static bool file_can_be_proven(void)
 {
@@ -127,7 +127,7 @@ static bool file_can_be_proven(void)
 	return proven;
 }
 
-/* Checks that path odirect becomes proven: within PATIENCE_MS, a request must run the canary (a
+/* Checks that path "odirect" becomes proven: within PATIENCE_MS, a request must run the canary (a
  * test read), and the canary must succeed. Closes the storage and `fd`. */
 static void check_proven(int fd)
 {
@@ -204,7 +204,7 @@ static uint64_t canary_reads(void)
 /* The file grows before every request, but no bytes are written to it, so the canary (a test read)
  * cannot succeed. The library may run the first eight canary reads without a pause. After that,
  * each canary read that finds no written bytes must double the pause before the next canary read,
- * from 1 ms to 1 s. When bytes are written at the end, path odirect must become proven. */
+ * from 1 ms to 1 s. When bytes are written at the end, path "odirect" must become proven. */
 static void canary_pauses_after_failures(void **state)
 {
 	unsigned char back[4096];

@@ -246,7 +246,7 @@ static void lane_close_and_peer_copy_wait_for_stream(void **state)
 	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
 	seg.buf = mem;
 	req = request(&seg, NULL);
-	/* reads by path mapped, so that the worker keeps the mapping registered */
+	/* reads by path "mapped", so that the worker keeps the mapping registered */
 	req.path = "mapped";
 	if (penstock_submit(q, &req, 1, NULL) == 1)
 		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the limit of windows, which are ranges of files that a lane (a worker thread) maps and
- * registers with the driver for path mapped. When a lane may register no further window, its reads
- * must use path bounce at once: a chunk that first fails on path mapped is then copied by one lane
- * only. Storages that are not immutable never use a window again, so they must leave some windows
- * to immutable ones. A kept window must serve reads even if the lane may register no further one.
- * The device has one lane, so that all windows belong to this lane.
+ * registers with the driver for path "mapped". When a lane may register no further window, its
+ * reads must use path "bounce" at once: a chunk that first fails on path "mapped" is then copied by
+ * one lane only. Storages that are not immutable never use a window again, so they must leave some
+ * windows to immutable ones. A kept window must serve reads even if the lane may register no
+ * further one. The device has one lane, so that all windows belong to this lane.
  */
 #include "test.h"
 
@@ -17,7 +17,7 @@
 #include "penstock.h"
 #include "request.h"
 
-/* The library prefers path mapped for chunks of at least 8 MiB. This read has two such chunks. */
+/* The library prefers path "mapped" for chunks of at least 8 MiB. This read has two such chunks. */
 #define LEN (16u << 20)
 #define PIECE 4096u
 /* Segments of one request. Together they are longer than any read that the caller's thread carries

@@ -152,7 +152,7 @@ static void every_lie_corrupts_bytes(void **state)
 		}
 }
 
-/* Returns true if the file system is on the library's allow-list, so that path odirect counts as
+/* Returns true if the file system is on the library's allow-list, so that path "odirect" counts as
  * DMA by the drive. */
 static bool is_listed(void)
 {

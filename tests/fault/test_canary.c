@@ -85,7 +85,7 @@ static int64_t transfer(enum penstock_class require, struct penstock_report *rep
 	return penstock_transfer(&req, report);
 }
 
-/* Returns penstock_explain's entry for path odirect, the direct path for host memory. */
+/* Returns penstock_explain's entry for path "odirect", the direct path for host memory. */
 static struct penstock_explain_path explain_odirect(void)
 {
 	return test_explain_path(st, host, CANARY_LEN, "odirect");
@@ -104,7 +104,7 @@ static void expect_usable(void)
 	assert_string_equal(report.path, "odirect");
 }
 
-/* Checks that path odirect is refused and another path is used. A request that requires a direct
+/* Checks that path "odirect" is refused and another path is used. A request that requires a direct
  * path (PENSTOCK_DIRECT) must fail before any byte moves. */
 static void expect_refused(enum penstock_why why, const char *words)
 {
@@ -257,7 +257,7 @@ static void only_written_extents_prove(void **state)
 		if (i < 2)
 			expect_refused(PENSTOCK_WHY_UNPROVEN, "written extent");
 	}
-	/* One written block at the very end of the file is enough. */
+	/* If only the last block of the file has been written, the canary can prove the path. */
 	fd = open(name, O_RDWR | O_TRUNC);
 	memset(mem, 0x5a, 4096);
 	assert_int_equal(pwrite(fd, mem, 4096, LEN - 4096), 4096);

@@ -292,7 +292,7 @@ static void cancelled_requests_free_their_stages(void **state)
 
 /* When the library unregisters memory, the CUDA driver waits for all streams of the application
  * and meanwhile blocks every memory copy that this process makes. While a stream waits, neither
- * reads by path mapped nor later reads may unregister memory. */
+ * reads by path "mapped" nor later reads may unregister memory. */
 static void mapped_reads_do_not_unregister(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};

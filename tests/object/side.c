@@ -13,7 +13,7 @@
  *		start BUCKET KEY OFF FLAGS
  *			starts a request with the window; prints the result, and a message
  *		end MS		waits for a completion; prints it, or "none"
- *		wait		waits until the first byte of the window changes; prints "landed"
+ *		wait		waits until the first bytes of the window change; prints "landed"
  *		release		closes the window; prints the result
  *		info		prints the counters
  *	side server DEVICE USER [PEER [SOCKET]]
@@ -83,8 +83,8 @@ struct client {
 	struct penstock_object_window *window;
 	struct penstock_device *dev, *host;
 	size_t len;
-	uint64_t off; /* offset of the window in the buffer */
-	int first;    /* value of the window's first byte before a transfer */
+	uint64_t off;	/* offset of the window in the buffer */
+	uint64_t first; /* the window's first bytes before a transfer */
 };
 
 static int client_fill(struct client *c, uint64_t seed)
@@ -125,26 +125,32 @@ static void client_info(const struct client *c)
 	       i.late, i.wrong_cap, i.wrong_user, i.out_of_window, i.cut_off);
 }
 
-/* Returns the byte at offset `off` of the buffer. */
-static int client_byte(const struct client *c, uint64_t off)
+/* Returns the bytes from offset `off` of the buffer on, up to 8 of them. One byte is not enough to
+ * notice a transfer, because one of 256 transfers does not change it. */
+static uint64_t client_word(const struct client *c, uint64_t off)
 {
+	const size_t len = c->len - off < 8 ? c->len - off : 8;
 	volatile unsigned char *at = (unsigned char *)penstock_object_ptr(c->buffer) + off;
-	unsigned char byte = 0;
+	unsigned char bytes[8] = {0};
 	struct penstock_copy_args copy = {.size = sizeof(copy),
 					  .dst_dev = c->host,
-					  .dst = &byte,
+					  .dst = bytes,
 					  .src_dev = c->dev,
 					  .src = (const void *)at,
-					  .row_len = 1};
+					  .row_len = len};
+	uint64_t word;
 
-	if (!c->dev)
-		return *at;
-	return penstock_copy(&copy, 1) ? -1 : byte;
+	for (size_t i = 0; i < len && !c->dev; i++)
+		bytes[i] = at[i];
+	if (c->dev && len && penstock_copy(&copy, 1))
+		failed("copy");
+	memcpy(&word, bytes, sizeof(word));
+	return word;
 }
 
 static void client_wait(const struct client *c)
 {
-	while (client_byte(c, c->off) == c->first)
+	while (client_word(c, c->off) == c->first)
 		;
 	puts("landed");
 }
@@ -154,7 +160,7 @@ static void client_window(struct client *c, enum penstock_op op, uint64_t off, u
 	struct penstock_object_window_info info = {.size = sizeof(info)};
 
 	c->off = off;
-	c->first = client_byte(c, off);
+	c->first = off < c->len ? client_word(c, off) : 0;
 	if (penstock_object_window_open(c->buffer, op, off, len, &c->window))
 		failed("window");
 	else if (!penstock_object_window_get_info(c->window, &info))

@@ -4,7 +4,7 @@
  * ranges share a block. One of them may be written with O_DIRECT while the other is written
  * through the page cache. Then the test reads the file with pread, with the library, and from
  * the drive. Every byte must be the one that its thread wrote. Covers both engines; files that
- * are written, reserved, sparse and growing; and buffers whose alignment selects path odirect,
+ * are written, reserved, sparse and growing; and buffers whose alignment selects path "odirect",
  * staged or bounce. PENSTOCK_SEED repeats the lengths, but not the order in which the threads
  * run.
  */
@@ -401,15 +401,15 @@ static void both_engines(const char *device, int shift, const char *path, const 
 	check_files(device, "threads", shift, path, expected_path);
 }
 
-/* Memory addresses and file offsets have the same alignment. So path odirect must write the aligned
- * parts. */
+/* Memory addresses and file offsets have the same alignment. So path "odirect" must write the
+ * aligned parts. */
 static void writes_by_odirect(void **state)
 {
 	(void)state;
 	both_engines("host", 0, NULL, "odirect");
 }
 
-/* Memory addresses and file offsets differ in alignment. So path staged must write the bytes,
+/* Memory addresses and file offsets differ in alignment. So path "staged" must write the bytes,
  * through the library's pinned memory. */
 static void writes_by_staged(void **state)
 {

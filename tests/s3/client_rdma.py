@@ -99,7 +99,7 @@ def both_ways(device, transport, length, parts, **gateway):
         same(s.moved("shm1" if transport == "tcp1" else "tcp1"), (0, 0), "others")
         same(s.gateway.metric("penstock_rdma_failed_total"), 0, "failed")
         # This gateway has no --device, so it declines windows in the memory of a GPU: at least one
-        # part and one read, and at most all parts.
+        # part and one read, and at most all parts and one read.
         same(s.declined() in (range(2, parts + 2) if (device, transport) == ("cuda:0", "shm1")
                               else [0]), True, f"declined {s.declined()}")
 
@@ -208,6 +208,20 @@ def case_rdma_is_off():
         same(os.path.exists(os.path.join(s.gateway.root, "data-1", "none")), False, "an object")
 
 
+def case_bench():
+    """penstock bench reads an object, by RDMA and by HTTP."""
+    with Setup() as s:
+        s.source(LEN)
+        s.copy(s.path("source"), "s3://data-1/key")
+        for mode, path in (("require", "rdma"), ("off", "bounce")):
+            done = s.run("bench", "--json", "--runtime", "0.2", f"s3://data-1/key?rdma={mode}",
+                         "host")
+            same(done.returncode, 0, done.stderr)
+            report = json.loads(done.stdout)
+            true(report["gb_per_s"] > 0, f"speed {report}")
+            same([name for name, row in report["paths"].items() if row], [path], "paths")
+
+
 def case_classes():
     with Setup() as s:
         s.source(LEN)
@@ -289,7 +303,7 @@ def killed(victim, transport, *flags, length=2 << 30):
         how = f"?rdma=require&timeout=2&rdma-transports={transport}"
         data = s.source(LEN)
         s.copy(s.path("source"), "s3://data-1/key" + how)
-        # So long that the kill comes in the middle.
+        # Makes both files so long that the kill comes in the middle of a transfer.
         for path in (os.path.join(s.gateway.root, "data-1", "long"), s.path("long")):
             with open(path, "wb") as file:
                 file.truncate(length)

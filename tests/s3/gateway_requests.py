@@ -199,7 +199,7 @@ def case_short_texts():
 
 
 def case_keys_are_bytes():
-    """Keys need not be UTF-8. A listing has them with encoding-type=url."""
+    """Keys need not be UTF-8. A listing with encoding-type=url contains them."""
     gateway, _ = opened()
     with gateway:
         for number in range(1, 256):

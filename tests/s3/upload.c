@@ -11,8 +11,9 @@
  *	forward		from the first piece to the last
  *	backward	from the last piece to the first
  *	grow		like forward, but opens the object without its length
- *	twice		writes other bytes before each piece, out of the memory of the next device,
- *			except before the last piece of a part, which the upload then sends
+ *	twice		writes other bytes before each piece, out of the memory of the next device.
+ *			Does not do so before the last piece of a part: these bytes would complete
+ *			the part, and the upload would send it
  *	all		with one request
  *
  * It prints "ready" before each line, and then what the requests and the commit have done.

@@ -6,8 +6,8 @@
  * kernel does when the stream reaches the launch: pst_stream_copy copies rectangles,
  * pst_stream_count stores words, and the other two compute checksums.
  * tests/unit/test_cuda_stream.c, test_standin_graphs.c and test_cuda_sum.c compare the results with
- * those of the real kernels on a machine with a GPU. It must refuse memory that a GPU could not
- * access.
+ * those of the real kernels on a machine with a GPU. The stand-in must refuse memory that a GPU
+ * could not access.
  */
 #include "standin.h"
 
@@ -206,7 +206,7 @@ static enum pst_cu_result stream_count_run(struct op *op)
 /* ---- pst_crc32c and pst_crc64nvme: polynomials whose bit n is the coefficient of x^n ---- */
 
 struct crc {
-	uint64_t poly; /* without its highest power */
+	uint64_t poly; /* without the term x^degree */
 	unsigned degree;
 	uint64_t sums[256]; /* CRCs of single bytes; made when the first is needed */
 };

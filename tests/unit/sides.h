@@ -12,7 +12,7 @@
 #include "fake_card.h"
 #include "penstock_object.h"
 
-/* The test sets the first members; 0 and NULL stand for the library's defaults. */
+/* The test sets the members up to `len`; 0 and NULL stand for the library's defaults. */
 struct sides {
 	const char *client_transports, *server_transports;
 	uint64_t client_key, server_key; /* access keys of DC_V1 */

@@ -49,8 +49,8 @@ static void misaligned_buffer_is_staged(void **state)
 	expect_refusal();
 }
 
-/* Path odirect reads the aligned middle of the range with O_DIRECT into the buffer. It cannot read
- * the unaligned ends, so path staged reads them through a slot. */
+/* Path "odirect" reads the aligned middle of the range with O_DIRECT into the buffer. It cannot
+ * read the unaligned ends, so path "staged" reads them through a slot. */
 static void unaligned_ends_are_staged(void **state)
 {
 	(void)state;
@@ -104,8 +104,8 @@ static void rows_in_place(void **state)
 	seg->pitch = 65536;
 	seg->buf_pitch = 4096;
 	expect_chunks("odirect 0+4096 odirect 65536+4096 odirect 131072+4096");
-	/* In memory, the second row does not start at a multiple of the alignment that path odirect
-	 * requires, so path staged moves it. */
+	/* In memory, the second row does not start at a multiple of the alignment that path
+	 * "odirect" requires, so path "staged" moves it. */
 	segs[0].buf_pitch = 4096 + 256;
 	expect_chunks("odirect 0+4096 staged 65536+4096 odirect 131072+4096");
 }
@@ -167,7 +167,7 @@ static void warm_and_cold_in_one_request(void **state)
 	}
 	assert_true(claimed_count >= 5);
 	/* For so few bytes, registering a window (a piece of the page cache) with the driver takes
-	 * longer than copying by path bounce. */
+	 * longer than copying by path "bounce". */
 	expect_path_why("mapped", PENSTOCK_WHY_NOT_QUICK);
 }
 
@@ -201,7 +201,7 @@ static void long_warm_runs_are_mapped(void **state)
 }
 
 /* Claims the whole request, alternately for lane 0 and lane 1. Returns the number of bytes that
- * path mapped carries. */
+ * path "mapped" carries. */
 static uint64_t claim_by_two_lanes(void)
 {
 	uint64_t mapped = 0;
@@ -211,7 +211,7 @@ static uint64_t claim_by_two_lanes(void)
 		const struct pst_chunk *c = &claimed[claimed_count - 1];
 		bool is_mapped = !strcmp(pst_paths[c->path]->name, "mapped");
 
-		/* Only lane 0, the request's first lane, uses path mapped, which registers page
+		/* Only lane 0, the request's first lane, uses path "mapped", which registers page
 		 * cache with the GPU's driver. */
 		assert_false(is_mapped && lane_number);
 		mapped += is_mapped ? c->len : 0;
@@ -222,8 +222,8 @@ static uint64_t claim_by_two_lanes(void)
 
 /* One request uses two paths at the same time: mapped, on which the GPU reads the page cache, and
  * bounce, which copies from the page cache to a slot. The request's first lane must use path
- * mapped, and its other lanes path bounce. Near the end of a request with effort fast, all lanes
- * must use path bounce. */
+ * "mapped", and its other lanes path "bounce". Near the end of a request with effort fast, all
+ * lanes must use path "bounce". */
 static void mixed_paths_by_lane(void **state)
 {
 	uint64_t fast, balanced;
@@ -244,7 +244,8 @@ static void mixed_paths_by_lane(void **state)
 	req.effort = PENSTOCK_BALANCED;
 	balanced = claim_by_two_lanes();
 	assert_true(balanced > fast && balanced < 100 * MIB);
-	req.effort = PENSTOCK_THRIFTY; /* With this effort, a request must use path mapped only. */
+	req.effort =
+		PENSTOCK_THRIFTY; /* With this effort, a request must use path "mapped" only. */
 	for (lane_number = 0; lane_number < 2; lane_number++) {
 		claim_all();
 		assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
@@ -269,9 +270,9 @@ static void short_fast_reads_are_not_mixed(void **state)
 	assert_int_equal(claim_by_two_lanes(), 8 * MIB);
 }
 
-/* Near the end of a read with effort PENSTOCK_FAST, all lanes use path bounce. A chunk of path
- * mapped is long, so it could complete after all other chunks and delay the read. If other requests
- * are in flight, they keep the lanes busy, so the read uses path mapped to its end. */
+/* Near the end of a read with effort PENSTOCK_FAST, all lanes use path "bounce". A chunk of path
+ * "mapped" is long, so it could complete after all other chunks and delay the read. If other
+ * requests are in flight, they keep the lanes busy, so the read uses path "mapped" to its end. */
 static void fast_reads_among_others_are_mixed(void **state)
 {
 	static struct pst_lane home;
@@ -289,8 +290,8 @@ static void fast_reads_among_others_are_mixed(void **state)
 	assert_true(claim_by_two_lanes() >= 16 * MIB);
 }
 
-/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path mapped. No
- * residency query (which bytes are cached?) covers more bytes than path bounce carries in a
+/* All bytes of a stream-ordered request pass through pinned memory, so no lane uses path "mapped".
+ * No residency query (which bytes are cached?) covers more bytes than path "bounce" carries in a
  * chunk. */
 static void stream_ordered_reads_are_not_mixed(void **state)
 {
@@ -308,8 +309,9 @@ static void stream_ordered_reads_are_not_mixed(void **state)
 	}
 }
 
-/* A request of any effort does not use the paths mapped and bounce at the same time if the library
- * reuses registrations of page cache (for an immutable storage), or if path mapped is slow. */
+/* A request of any effort does not use the paths "mapped" and "bounce" at the same time if the
+ * library reuses registrations of page cache (for an immutable storage), or if path "mapped" is
+ * slow. */
 static void paths_that_are_not_mixed(void **state)
 {
 	(void)state;
@@ -322,7 +324,7 @@ static void paths_that_are_not_mixed(void **state)
 	st.facts.immutable = st.facts.mapped_quick = false;
 	route_probe(&gpu, PENSTOCK_READ);
 	assert_int_equal(claim_by_two_lanes(), 0);
-	/* The required class forbids path bounce, so lane 1 uses path mapped as well. */
+	/* The required class forbids path "bounce", so lane 1 uses path "mapped" as well. */
 	st.facts.mapped_quick = true;
 	route_probe(&gpu, PENSTOCK_READ);
 	req.require = PENSTOCK_NO_CPU_COPY;
@@ -354,7 +356,7 @@ static void mixed_queries_have_the_chunks_lengths(void **state)
 }
 
 /* If registering a piece of page cache with the GPU's driver took long, the next chunk on path
- * mapped is shorter, but not so short that another path would be faster. */
+ * "mapped" is shorter, but not so short that another path would be faster. */
 static void slow_mixed_chunks_get_shorter(void **state)
 {
 	(void)state;
@@ -399,7 +401,7 @@ static void mapped_stops_at_its_registration_limit(void **state)
 	pump.slot_bytes = 8 * MIB;
 	atomic_store(&gpu.page_cache, 6 * MIB - 1);
 	expect_chunks("mapped 0+8388608");
-	/* Path mapped may register up to 8 MiB of page cache. A quarter of this limit is only for
+	/* Path "mapped" may register up to 8 MiB of page cache. A quarter of this limit is only for
 	 * immutable storages, so a file that may change gets no more once 6 MiB are registered. */
 	atomic_store(&gpu.page_cache, 6 * MIB);
 	expect_chunks("bounce 0+8388608");
@@ -411,8 +413,8 @@ static void mapped_stops_at_its_registration_limit(void **state)
 	expect_path_why("mapped", PENSTOCK_WHY_HELD);
 }
 
-/* If the required class forbids path bounce and no other path is usable, path mapped moves even a
- * short range. */
+/* If the required class forbids path "bounce" and no other path is usable, path "mapped" moves even
+ * a short range. */
 static void mapped_moves_short_ranges_as_last_resort(void **state)
 {
 	(void)state;
@@ -545,7 +547,7 @@ static void write_edges_use_the_page_cache(void **state)
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
 	/* For a write, the library does not ask whether bytes are cached. */
 	assert_int_equal(queries, 0);
-	/* Path staged writes from a slot of its own pinned memory, so the buffer need not be
+	/* Path "staged" writes from a slot of its own pinned memory, so the buffer need not be
 	 * aligned. */
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 4096+8192 bounce 4000+96 bounce 12288+1712");
@@ -721,7 +723,7 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	req.require = PENSTOCK_ANY;
 	route_probe(&host, PENSTOCK_WRITE);
 	/* A write shorter than a block has no aligned body. All of it is an unaligned edge, which
-	 * path bounce writes through the page cache. */
+	 * path "bounce" writes through the page cache. */
 	segs[0].row_len = 100;
 	claim_all();
 	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
@@ -735,7 +737,7 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	assert_int_equal(claimed[0].pad, 412);
 	expect_retry("bounce");
-	/* Path bounce writes through the page cache and needs no padding to a whole block. */
+	/* Path "bounce" writes through the page cache and needs no padding to a whole block. */
 	assert_int_equal(claimed[0].pad, 0);
 	claim_all();
 	/* After an I/O error of the drive, the other path that uses O_DIRECT retries the chunk. */
@@ -750,9 +752,9 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("none");
 }
 
-/* A request uses the paths mapped and bounce at the same time. A chunk that fails on path mapped
- * must be retried on path bounce, and the reverse. Only after that may the chunk use a path that
- * reads from the drive. */
+/* A request uses the paths "mapped" and "bounce" at the same time. A chunk that fails on path
+ * "mapped" must be retried on path "bounce", and the reverse. Only after that may the chunk use a
+ * path that reads from the drive. */
 static void failed_chunk_is_retried_on_the_other_mixed_path(void **state)
 {
 	(void)state;

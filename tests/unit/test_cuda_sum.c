@@ -195,7 +195,7 @@ static void crc64_of_random_ranges(void **state)
 	crc64_check(sums, COUNT);
 }
 
-/* While a stream waits for a request, a caller that asks for it gets -EAGAIN instead of a
+/* While a stream waits for a request, a call with `unless_waiting` gets -EAGAIN instead of a
  * checksum. */
 static void waiting_streams_refuse_checksums(void **state)
 {
@@ -204,7 +204,7 @@ static void waiting_streams_refuse_checksums(void **state)
 
 	(void)state;
 	for (unsigned kind = 0; kind < PST_SUM_KINDS; kind++) {
-		/* without ranges, only creates objects */
+		/* a call without ranges only creates the kind's objects */
 		assert_int_equal(gpu->ops->sum(gpu, kind, NULL, 0, false, &why), 0);
 		pst_device_stream_enter(gpu);
 		assert_int_equal(gpu->ops->sum(gpu, kind, &sum, 1, true, &why), -EAGAIN);

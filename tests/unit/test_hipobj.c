@@ -600,7 +600,8 @@ static void waits_no_longer_than_its_limit(void **state)
 }
 
 /* The card reports all bytes of a session at once, so the time without a report may be as long as a
- * slow network needs for the whole session. The move of one piece of it has the same time. */
+ * slow network needs for the whole session. The move of one piece of the session has this time,
+ * too. */
 static void waits_for_a_slow_network(void **state)
 {
 	static unsigned char local[BUFFER_LEN];

@@ -46,7 +46,7 @@ static struct {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	unsigned port;
+	unsigned port, metrics_port;
 	bool ended;
 	int result;
 	struct gw_options options;
@@ -56,9 +56,9 @@ static struct {
 
 static void gateway_ready(unsigned port, unsigned metrics_port)
 {
-	(void)metrics_port;
 	pthread_mutex_lock(&gw.lock);
 	gw.port = port;
+	gw.metrics_port = metrics_port;
 	pthread_cond_signal(&gw.changed);
 	pthread_mutex_unlock(&gw.lock);
 }
@@ -83,6 +83,7 @@ static void gateway_start(const char *transports)
 	gw.options = (struct gw_options){
 		.root = gw.root,
 		.listen = "127.0.0.1:0",
+		.metrics = "127.0.0.1:0",
 		.keys = gw.keys,
 		.region = "us-east-1",
 		.rdma = transports,
@@ -214,6 +215,25 @@ static struct answer ask(const char *method, const char *path, const char *key,
 	free(out.at);
 	assert_int_equal(sscanf(a.text, "HTTP/1.1 %d", &a.status), 1);
 	return a;
+}
+
+/* Returns how many requests the gateway has declined for a reason. */
+static int declined(const char *reason)
+{
+	const unsigned port = gw.port;
+	struct answer a;
+	char name[100];
+	const char *at;
+	int count;
+
+	gw.port = gw.metrics_port;
+	a = ask("GET", "/metrics", NULL, NULL);
+	gw.port = port;
+	snprintf(name, sizeof(name), "penstock_rdma_declined_total{reason=\"%s\"} ", reason);
+	at = strstr(a.text, name);
+	if (!at || sscanf(at + strlen(name), "%d", &count) != 1)
+		fail_msg("no counter %s in %s", name, a.text);
+	return count;
 }
 
 /* Copies the value of a header of the answer. Returns whether there is one. */
@@ -460,6 +480,10 @@ static void refuses_requests(void **state)
 	expect(&a, 501, "NotImplemented");
 	a = ask("POST", "/.hipobj-rc/other", NULL, NULL);
 	expect(&a, 501, "NotImplemented");
+	assert_int_equal(declined("malformed-message"), 4);
+	assert_int_equal(declined("too-long"), 2);
+	assert_int_equal(declined("no-transport"), 2);
+	assert_int_equal(declined("busy"), 0);
 	gateway_end();
 }
 
@@ -570,6 +594,7 @@ static void bounds_sessions(void **state)
 	expect(&a, 503, "SlowDown");
 	assert_true(value_of(&a, "retry-after", retry, sizeof(retry)));
 	assert_int_equal(count, GW_SESSIONS_OWNER + 1);
+	assert_int_equal(declined("busy"), 1);
 	/* The limit applies to each access key, so another key can still open a session. */
 	a = prepare("READER", "x-amz-rdma-op", "GET");
 	expect(&a, 200, NULL);
@@ -606,8 +631,8 @@ static void shares_memory(void **state)
 		assert_int_equal(session_open(NULL, 64, ids[i]), 200);
 	assert_int_equal(session_open(NULL, 64, id), 503);
 	assert_int_equal(session_open("READER", 32, id), 503);
-	/* READER waits for memory, so WRITER does not get back what it gives up, down to its half.
-	 */
+	/* READER waits for memory. So WRITER does not get back memory that it gives up, because it
+	 * still has at least half of all memory. */
 	for (unsigned i = 0; i < 2; i++) {
 		a = proceed("cancel", NULL, ids[i], "deadbeef");
 		expect(&a, 200, NULL);

@@ -147,7 +147,7 @@ static const struct wanted wanted[] = {
 	{"pipeline", {{"network", 1}, {"network-gbps", 2}}, "slowest-hop", 1, 1},
 	{"pipeline", {{"path", 1}, {"dram-gbps", 20}}, "speed-gbps", 10, 10},
 	{"pipeline", {{"path", 2}}, "dram-traffic", 4, 4},
-	/* Path bounce, one piece: 65,536 bytes in 6.3 us (home-us, the time in the first lane) +
+	/* Path "bounce", one piece: 65,536 bytes in 6.3 us (home-us, the time in the first lane) +
 	 * 65,536 / 10 GB/s. */
 	{"pipeline", {{"path", 2}, {"drives", 8}, {"size", 65536}}, "speed-gbps", 5.09864, 5.09865},
 	/* Two pieces: the first lane (a thread) takes 6.3 us, and 7.7 us more to wake a second

@@ -337,8 +337,8 @@ static void networks(void **state)
 	}
 }
 
-/* To read the state of a link takes longer than to open a window on the card. So it is read again
- * only after some time. */
+/* Reading the state of a link takes longer than opening a window on the card. So the state is read
+ * again only after some time. */
 static void link_state(void **state)
 {
 	struct pst_wire_nic nic = {.name = "lo"};

@@ -142,8 +142,8 @@ static int reach(struct pst_object_windows *windows, unsigned status, const char
 	return ret;
 }
 
-/* The reason names the real status. The refusal of an object is not remembered, because another
- * object of the same server may be served. */
+/* The reason names the status of the response. The refusal of an object is not remembered, because
+ * another object of the same server may be served. */
 static void names_the_status(void **state)
 {
 	static const struct {
@@ -181,8 +181,8 @@ static void names_the_status(void **state)
 	assert_int_equal(opened, closed);
 }
 
-/* The submitter of a request waits for the test. So the test must not wait for a stream, which may
- * wait for something that this thread does later. */
+/* A thread that submits a request waits for the test transfer. So the transfer must not wait for a
+ * stream, which may wait for something that this thread does later. */
 static void waits_for_no_stream(void **state)
 {
 	struct pst_object_windows windows = {.endpoint = &endpoint};
@@ -199,7 +199,7 @@ static void waits_for_no_stream(void **state)
 	assert_int_equal(reach(&windows, 206, "501", "", &err), -EOPNOTSUPP);
 	assert_int_equal(opened, 1);
 	assert_int_equal(closed, 0);
-	/* It uses no window to which a server may still have access. */
+	/* The next test uses no window to which a server may still have access. */
 	atomic_store(&windows.reaches->kept->spoiled, true);
 	windows.reaches->asked_ns -= REACH_NS;
 	asked = 0;

@@ -33,7 +33,7 @@ static int no_sum(struct penstock_device *dev, enum pst_sum_kind kind, struct ps
 	return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "not called");
 }
 
-/* Devices that compute checksums, and others. */
+/* Functions of a device that computes checksums, and of one that does not. */
 static const struct pst_device_ops sums = {.sum = no_sum}, no_sums;
 static struct penstock_device device = {.name = "test:0", .serial = 7};
 static struct pst_window host_window, device_window = {.dev = &device};

@@ -180,7 +180,7 @@ static void mixed_paths_need_a_rest(void **state)
 	in.effort = PENSTOCK_FAST;
 	pst_plan_make(&in, &plan);
 	assert_int_equal(pst_plan_least(&plan, in.states, PST_WARM, 0), 4000);
-	assert_int_equal(pst_plan_least(&plan, in.states, PST_WARM, 1), 0); /* path bounce */
+	assert_int_equal(pst_plan_least(&plan, in.states, PST_WARM, 1), 0); /* path "bounce" */
 	assert_int_equal(pst_plan_least(&plan, in.states, PST_COLD, 2), 1000);
 }
 
@@ -202,7 +202,7 @@ static void slow_paths_come_last(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_FAST;
 	expect_paths(PST_WARM, "bounce p2p staged mapped");
-	/* If path bounce is slow, it does not come first in the plan. */
+	/* If path "bounce" is slow, it does not come first in the plan. */
 	path_state("bounce")->facts.quick = false;
 	expect_paths(PST_WARM, "p2p staged bounce mapped");
 	in.effort = PENSTOCK_THRIFTY;
@@ -227,7 +227,7 @@ static void writes_prefer_the_most_direct_path(void **state)
 		expect_paths((enum pst_residency)r, "odirect staged bounce");
 }
 
-/* A write must never use path mapped, even if the path's probe says that it could. */
+/* A write must never use path "mapped", even if the path's probe says that it could. */
 static void writes_are_never_mapped(void **state)
 {
 	(void)state;
@@ -290,7 +290,7 @@ static void required_no_cpu_copy(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged mapped");
 	in.op = PENSTOCK_WRITE;
 	expect_paths(PST_COLD, "p2p staged");
-	/* with host memory as the destination, path staged copies with the CPU */
+	/* with host memory as the destination, path "staged" copies with the CPU */
 	use_host_device();
 	expect_paths(PST_COLD, "odirect");
 }
@@ -377,7 +377,7 @@ static void residency_matters_if_a_path_uses_the_cache(void **state)
 	(void)state;
 	assert_true(residency_matters());
 	in.require = PENSTOCK_NO_CPU_COPY;
-	/* This class allows path mapped, which uses the page cache, so it matters which bytes are
+	/* This class allows path "mapped", which uses the page cache, so it matters which bytes are
 	 * cached. */
 	assert_true(residency_matters());
 	in.require = PENSTOCK_DIRECT;

@@ -37,9 +37,10 @@ static struct plane {
 	_Atomic enum act act;
 	int mem;       /* descriptor of the memory that the library shares with the plane */
 	int lease;     /* descriptor of the lease of memory of a GPU */
-	bool releases; /* whether the plane ends the lease after the connection */
+	bool releases; /* whether the plane ends the lease after the connection has ended */
 	unsigned char *shared;
-	sem_t held, released; /* with HOLD: the message has arrived; the plane may go on */
+	/* only for HOLD. `held`: the message has arrived. `released`: the plane may continue. */
+	sem_t held, released;
 	pthread_t thread;
 } plane;
 

@@ -51,10 +51,10 @@ static void gpu_paths(void **state)
 	expect_path("p2p", PENSTOCK_DIRECT, 0);
 	assert_true(path_state("p2p")->facts.canary);
 	/* The device needs an alignment of 65536 bytes, which is larger than the drive's, so path
-	 * p2p needs it, too. */
+	 * "p2p" needs it, too. */
 	assert_int_equal(path_state("p2p")->facts.mem_align, 65536);
-	/* If the CPU can address the GPU's memory, path staged copies with the CPU, so its class is
-	 * ANY. */
+	/* If the CPU can address the GPU's memory, path "staged" copies with the CPU, so its class
+	 * is ANY. */
 	gpu.facts.cpu_addressable = true;
 	route_probe(&gpu, PENSTOCK_READ);
 	expect_path("staged", PENSTOCK_ANY, 0);

@@ -75,7 +75,7 @@ static void quick_probe_selects_the_cached_plan(void **state)
 		assert_int_equal(claimed[i].len, MIB);
 	}
 	atomic_store(&st.residency_probe, PST_PROBE_WARM);
-	/* with this effort, only lane 0, the first worker thread, uses path mapped */
+	/* with this effort, only lane 0, the first worker thread, uses path "mapped" */
 	req.effort = PENSTOCK_FAST;
 	claims_reset();
 	lane_number = 1;

@@ -586,7 +586,7 @@ static void clients_name_the_reason(void **state)
 	close_sides(&s);
 	assert_int_equal(client_open("ofi1", "shm", &client), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "shm"));
-	/* With its cache, libfabric keeps registrations at the network card. */
+	/* With its cache, libfabric would keep windows accessible after their release. */
 	unsetenv("FI_MR_CACHE_MAX_COUNT");
 	assert_int_equal(client_open("ofi1", "verbs;ofi_rxm", &client), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "FI_MR_CACHE_MAX_COUNT"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fake vendor libraries for the test of path vendor, one for each right or wrong behaviour.
+ * Fake vendor libraries for the test of path "vendor", one for each right or wrong behaviour.
  * tests/meson.build builds each library with one FAKE_* macro. Each reads with pread(2) and copies
  * the bytes into device memory with the CUDA driver, in the current context. Its statistics count
  * the reads as the macro demands. The libraries share no code with NVIDIA's library, which works

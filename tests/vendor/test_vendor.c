@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests path vendor with fake vendor libraries (fake.c) and the stand-in driver: which reads count
- * as direct, which do not, and which libraries are refused. A process cannot unload a vendor
+ * Tests path "vendor" with fake vendor libraries (fake.c) and the stand-in driver: which reads
+ * count as direct, which do not, and which libraries are refused. A process cannot unload a vendor
  * library, so each case runs in a child process. This program exports a cuFileUseCount, as a
  * preloaded drop-in does. A vendor library that was loaded without RTLD_DEEPBIND would call this
  * function instead of its own.
@@ -206,8 +206,8 @@ static struct found run_child(const char *fake, enum penstock_op op, enum pensto
 	return found;
 }
 
-/* Path vendor is direct if the library counts its reads, has compat mode off and passes the canary
- * read (a test read whose bytes are compared). */
+/* Path "vendor" is direct if the library counts its reads, has compat mode off and passes the
+ * canary read (a test read whose bytes are compared). */
 static void good_library_direct(void **state)
 {
 	struct found f = run_child("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
@@ -305,8 +305,8 @@ static void canary_repeated(void **state)
 	assert_int_equal(truncate(name, LEN), 0);
 }
 
-/* If NVIDIA's library may have fallen back to posix reads, path vendor has no class. A request then
- * uses path vendor only if it names that path. */
+/* If NVIDIA's library may have fallen back to posix reads, path "vendor" has no class. A request
+ * then uses path "vendor" only if it names that path. */
 static void fallback_meets_no_class(void **state)
 {
 	static const char *const fakes[] = {"silent", "compat", "both", "few", "none"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of devices that the data plane of S3 over RDMA needs (struct pst_wire_devices) and
- * that have no public function. Both tables of such functions, object/memory.c and
- * storage/object_device.c, contain these. An error is also left in penstock_errmsg().
+ * Functions for devices that the data plane of S3 over RDMA needs, and that the public API does not
+ * have. The tables of type struct pst_wire_devices in object/memory.c and storage/object_device.c
+ * contain them. An error is also left in penstock_errmsg().
  */
 #ifndef PST_CORE_DEVICE_DMA_H
 #define PST_CORE_DEVICE_DMA_H

@@ -372,7 +372,7 @@ static void pool_put(struct penstock_queue *q, struct pst_request *req)
 	q->free = req;
 }
 
-/* Carries a request on a path that needs no lane, such as path null. */
+/* Carries a request on a path that needs no lane, such as path "null". */
 static void req_run_now(struct pst_request *req)
 {
 	struct pst_chunk chunk = {

@@ -455,7 +455,8 @@ static void req_start(struct pst_lane *lane, struct pst_request *req)
 	if (!req_disarm(req))
 		return;
 	if (req_bind_late(req, &err)) {
-		/* Make the report name no offset, because the spans may be incomplete. */
+		/* A report finds an offset in the request's spans, which may be incomplete
+		 * here. Without bytes, the report names no offset. */
 		req->total = 0;
 		req_fail_unstarted(req, &err);
 	} else if (req->total || pst_req_only_syncs(req)) {
@@ -604,7 +605,8 @@ static bool replay_ended(struct pst_captured *cap, const struct pst_err *broken)
 /* Fails a replay (execution of a captured request) that cannot start. */
 static void req_refuse_replay(struct pst_request *req, const struct pst_err *err)
 {
-	/* Make the report name no offset, because the spans may be incomplete. */
+	/* A report finds an offset in the request's spans, which may be incomplete
+	 * here. Without bytes, the report names no offset. */
 	req->total = 0;
 	req_disarm(req);
 	req_fail_unstarted(req, err);
