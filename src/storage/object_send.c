@@ -195,9 +195,13 @@ static void part_work(struct part *part, const struct pst_err *why)
 	part->job.run = part_work_run;
 	if (pst_object_work(part->window->dev, &part->job))
 		return;
+	/* This count keeps the upload from being freed before the lock is taken again. */
+	up->working++;
 	pthread_mutex_unlock(&up->lock);
 	part_work_run(&part->job);
 	pthread_mutex_lock(&up->lock);
+	up->working--;
+	pthread_cond_broadcast(&up->changed);
 }
 
 /* ---- requests of parts ---- */
@@ -205,14 +209,15 @@ static void part_work(struct part *part, const struct pst_err *why)
 static int part_start(struct part *part, struct pst_err *err);
 
 /* Sends a part again, because the server has not fetched it through the window. After an error that
- * may pass, offers the same window again if it is in the memory of a device, or if the caller
- * forbids HTTP bodies. Otherwise, a part in the memory of a device moves to host memory, and its
- * new window is offered. Any other part is sent in a body. */
+ * may pass, offers the same window again: once if it is in the memory of a device, or more often if
+ * it is in host memory and the caller forbids HTTP bodies. Otherwise, a part in the memory of a
+ * device moves to host memory, and its new window is offered. Any other part is sent in a body,
+ * which io/http.c repeats for longer. */
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
 	bool passing = part->grant.verdict.next != PENSTOCK_OBJECT_RESEND;
-	bool again = passing && (up->windows_only || part->window);
+	bool again = passing && (part->window ? !part->call.repeats : up->windows_only);
 	unsigned repeats = part->call.repeats + 1;
 	struct pst_err why, err;
 	int ret;
@@ -477,7 +482,7 @@ void pst_object_send_stop(struct pst_object_upload *up)
 	}
 	if (up->id_state == ID_ASKED && pst_http_cancel(&up->create.http))
 		up->id_state = ID_NONE;
-	while (up->sending || up->summing || up->id_state == ID_ASKED)
+	while (up->sending || up->summing || up->working || up->id_state == ID_ASKED)
 		pthread_cond_wait(&up->changed, &up->lock);
 	pthread_mutex_unlock(&up->lock);
 }

@@ -499,7 +499,8 @@ int pst_object_upload_finish(struct pst_object_upload *up, unsigned count,
 		pst_object_send_part(up, last);
 	}
 	upload_pump(up);
-	while ((up->sending || up->ready_count || up->summing || up->id_state == ID_ASKED) &&
+	while ((up->sending || up->ready_count || up->summing || up->working ||
+		up->id_state == ID_ASKED) &&
 	       !up->err.code && !(ret = pst_end_check(limits, err)))
 		upload_wait(up, limits);
 	if (up->err.code) {

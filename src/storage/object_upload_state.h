@@ -104,6 +104,8 @@ struct pst_object_upload {
 	/* summing: number of parts whose checksum is being computed; ready_count: number of parts
 	 * that are ready to be sent; sending: number of parts that are being sent */
 	unsigned summing, ready_count, sending;
+	/* number of threads that run the job of a part because the device has no thread */
+	unsigned working;
 	/* number of bytes in all buffers, including those of `spare` */
 	uint64_t buffer_bytes;
 	/* list of free buffers of part_bytes bytes each; each buffer begins with a pointer to the
