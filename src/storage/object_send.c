@@ -23,6 +23,8 @@ void pst_object_send_free(struct part *part)
 {
 	if (!part)
 		return;
+	if (part->granted)
+		pst_object_grant_wait(&part->grant);
 	pst_object_call_clear(&part->call);
 	free(part->spans);
 	free(part->patches.bytes);
@@ -153,6 +155,21 @@ int pst_object_send_prepare(struct part *part, struct pst_err *err)
 	return pst_object_send_fetch(part, &why, err);
 }
 
+/* Prepares a part whose window is in the memory of a device, and permits the server to read the
+ * window. If that fails, moves the part to host memory. */
+static int part_prepare(struct part *part, struct pst_err *err)
+{
+	struct pst_object_upload *up = part->upload;
+	int ret = pst_object_send_prepare(part, err);
+	struct pst_err why;
+
+	if (ret || !part->window)
+		return ret;
+	part->granted = !pst_object_grant_open(&part->grant, up->windows, part->window,
+					       PENSTOCK_WRITE, part->len, &why);
+	return part->granted ? 0 : pst_object_send_fetch(part, &why, err);
+}
+
 /* Prepares a part on the thread of its device, or moves it to host memory. Then it is ready. */
 static void part_work_run(struct pst_object_job *job)
 {
@@ -160,7 +177,7 @@ static void part_work_run(struct pst_object_job *job)
 	struct pst_object_upload *up = part->upload;
 	struct pst_err err;
 	int ret = part->fetches ? pst_object_send_fetch(part, &part->why_host, &err)
-				: pst_object_send_prepare(part, &err);
+				: part_prepare(part, &err);
 
 	pthread_mutex_lock(&up->lock);
 	up->summing--;
@@ -182,10 +199,12 @@ static void part_work_run(struct pst_object_job *job)
 static void part_work(struct part *part, const struct pst_err *why)
 {
 	struct pst_object_upload *up = part->upload;
+	const unsigned repeats = part->call.repeats;
 
 	/* drops the headers of a request that could not be made */
 	pst_object_call_clear(&part->call);
 	memset(&part->call, 0, sizeof(part->call));
+	part->call.repeats = why ? 0 : repeats;
 	up->device_moving += part->state == PART_FILLING;
 	part->state = PART_SUMMING;
 	up->summing++;
@@ -234,7 +253,7 @@ static void part_resend(struct part *part)
 	part->offered = !again;
 	if (up->stopping)
 		ret = pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted");
-	else if (part->window && !again)
+	else if (part->window)
 		ret = -EXDEV;
 	else
 		ret = again ? 0 : pst_object_part_near(up, &why, &err);
@@ -242,7 +261,7 @@ static void part_resend(struct part *part)
 		ret = part_start(part, &err);
 	if (ret == -EXDEV) {
 		up->sending--;
-		part_work(part, again ? &err : &why);
+		part_work(part, again ? NULL : &why);
 	}
 	pthread_mutex_unlock(&up->lock);
 	if (!ret || ret == -EXDEV)
@@ -296,28 +315,39 @@ static void part_ended(struct pst_object_call *call)
 	pst_object_grant_release(&part->grant, part_released);
 }
 
+/* Offers the window of a part in the memory of a device, for which part_prepare has opened a grant.
+ * Returns 0, or -EXDEV with the reason if this is not possible. */
+static int part_offer_device(struct part *part, struct pst_err *err)
+{
+	part->granted = false;
+	if (!pst_object_windows_check(part->upload->windows, err)) {
+		pst_object_grant_offer(&part->grant, &part->call);
+		return 0;
+	}
+	pst_object_grant_wait(&part->grant); /* no server has its token */
+	return -EXDEV;
+}
+
 /* Offers the part's window to the server. If this is not possible, returns -EXDEV for a part in the
  * memory of a device. A part in host memory is then sent in a body: returns 0, or -errno if the
  * caller forbids HTTP bodies. */
 static int part_offer(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;
-	struct pst_window *window = part->window ? part->window
-						 : pst_object_buffer_window(up, part->mem);
+	struct pst_window *window;
 	struct pst_err why;
 
 	if (!up->windows)
 		return 0;
+	if (part->window)
+		return part_offer_device(part, err);
+	window = pst_object_buffer_window(up, part->mem);
 	if (!window)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
 	else if (!pst_object_grant_open(&part->grant, up->windows, window, PENSTOCK_WRITE,
 					part->len, &why)) {
 		pst_object_grant_offer(&part->grant, &part->call);
 		return 0;
-	}
-	if (part->window) {
-		*err = why;
-		return -EXDEV;
 	}
 	return pst_object_part_near(up, &why, err);
 }

@@ -60,8 +60,11 @@ struct part {
 	bool fetches;
 	struct pst_err why_host;
 	char query[UPLOAD_QUERY_MAX];
-	/* the server's access to the part's window while it fetches the part */
+	/* The server's access to the part's window while it fetches the part. For a window in the
+	 * memory of a device, it is opened without the upload's lock, because that may call the
+	 * device's driver. `granted`: it is open, and no request has offered it yet. */
 	struct pst_object_grant grant;
+	bool granted;
 	/* whether the window was already offered, so that the next attempt has a body */
 	bool offered;
 };

@@ -23,12 +23,15 @@
 #define MIB (1u << 20)
 #define LEN (20u * MIB + 77) /* of the object */
 #define SECONDS 60	     /* after this time, a call that waits fails the test */
+#define LOCK_SECONDS 5	     /* for which a thread holds the upload's lock at most */
 
 static struct penstock_device *host, *gpu;
 static unsigned char *bytes; /* what the object must contain */
 static struct pst_object_place place;
 static unsigned opened, closed;
 static int grants; /* result of pst_object_grant_open */
+static unsigned grants_opened, grants_closed, sent;
+static struct pst_object_upload *unlocked; /* its lock must be free when a grant is opened */
 static bool no_malloc;
 
 static void window_close(struct pst_window *window)
@@ -46,6 +49,9 @@ int __wrap_pst_object_grant_open(struct pst_object_grant *grant, struct pst_obje
 				 struct pst_window *window, enum penstock_op op, uint64_t len,
 				 struct pst_err *err);
 bool __wrap_pst_object_grant_close(struct pst_object_grant *grant);
+void __wrap_pst_object_grant_wait(struct pst_object_grant *grant);
+void __wrap_pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
+int __wrap_pst_http_start(struct pst_http_call *call, struct pst_err *err);
 int __wrap_pst_object_windows_reach(struct pst_object_windows *windows,
 				    const struct penstock_device *dev, struct pst_err *why);
 void __wrap_pst_object_windows_tested(struct pst_object_windows *windows,
@@ -78,15 +84,45 @@ int __wrap_pst_object_grant_open(struct pst_object_grant *grant, struct pst_obje
 				 struct pst_window *window, enum penstock_op op, uint64_t len,
 				 struct pst_err *err)
 {
+	struct timespec until;
+
 	(void)grant, (void)windows, (void)window, (void)len;
 	assert_int_equal(op, PENSTOCK_WRITE);
+	if (unlocked) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += LOCK_SECONDS;
+		if (pthread_mutex_timedlock(&unlocked->lock, &until))
+			fail_msg("the lock is held while a window is registered");
+		pthread_mutex_unlock(&unlocked->lock);
+	}
+	grants_opened += !grants;
 	return grants ? pst_fail_errno(err, -grants, PENSTOCK_WHY_UNSUPPORTED, "no transport") : 0;
 }
 
 bool __wrap_pst_object_grant_close(struct pst_object_grant *grant)
 {
 	(void)grant;
+	grants_closed++;
 	return true;
+}
+
+void __wrap_pst_object_grant_wait(struct pst_object_grant *grant)
+{
+	(void)grant;
+	grants_closed++;
+}
+
+void __wrap_pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call)
+{
+	(void)grant;
+	call->token = "token";
+}
+
+int __wrap_pst_http_start(struct pst_http_call *call, struct pst_err *err)
+{
+	(void)call;
+	sent++;
+	return pst_fail(err, PENSTOCK_WHY_IO_ERROR, "there is no server");
 }
 
 int __wrap_pst_object_windows_reach(struct pst_object_windows *windows,
@@ -317,6 +353,36 @@ static void failed_write_leaves_a_gap(void **state)
 	pst_object_upload_free(up);
 }
 
+/* Registering a window with a network card calls the driver. The call may not return while a
+ * request in stream order waits for the upload's lock. */
+static void windows_are_registered_without_the_lock(void **state)
+{
+	struct pst_err err;
+
+	(void)state;
+	for (int known = 1; known >= 0; known--) {
+		struct pst_object_upload *up = upload_open();
+
+		grants_opened = grants_closed = sent = 0;
+		assert_int_equal(pst_object_upload_reach(up, gpu, &err), 0);
+		up->id_state = known ? ID_KNOWN : ID_ASKED;
+		unlocked = up;
+		write_device(up, 0, 8 * MIB);
+		pthread_mutex_lock(&up->lock);
+		while (known ? !up->err.code : !up->ready_count)
+			pthread_cond_wait(&up->changed, &up->lock);
+		pthread_mutex_unlock(&up->lock);
+		unlocked = NULL;
+		print_message("# %u requests, %u grants, %u closed\n", sent, grants_opened,
+			      grants_closed);
+		assert_int_equal(sent, known);
+		assert_int_equal(grants_opened, 2);
+		pst_object_upload_free(up);
+		assert_int_equal(grants_closed, 2);
+		assert_int_equal(opened, closed);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -324,6 +390,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(patches_of_any_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(patches_need_bounded_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(failed_write_leaves_a_gap, setup, teardown),
+		cmocka_unit_test_setup_teardown(windows_are_registered_without_the_lock, setup,
+						teardown),
 	};
 
 	test_use_standin();
