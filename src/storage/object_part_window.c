@@ -203,15 +203,16 @@ int pst_part_window_get(struct pst_object_upload *up, struct penstock_device *de
 			 bool may_open, struct pst_window **out, struct pst_err *err)
 {
 	struct upload_window *at = up->device_list;
+	struct pst_err why;
 	int ret = 0;
 
 	if (!device_find(up, dev) || len > LEN_MAX)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
 				      "the upload has no windows of %llu bytes in the memory of %s",
 				      (unsigned long long)len, dev->name);
-	if (!pst_object_windows_reach(up->windows, dev, err))
-		return pst_fail_errno(err, EOPNOTSUPP, err->why, "windows in host memory: %.150s",
-				      err->text);
+	if (!pst_object_windows_reach(up->windows, dev, &why))
+		return pst_fail_errno(err, EOPNOTSUPP, why.why, "windows in host memory: %.150s",
+				      why.text);
 	while (at && (at->busy || at->window->dev != dev || at->window->len < len))
 		at = at->next;
 	if (at) {

@@ -32,7 +32,7 @@ static unsigned opened, closed;
 static int grants; /* result of pst_object_grant_open */
 static unsigned grants_opened, grants_closed, sent;
 static struct pst_object_upload *unlocked; /* its lock must be free when a grant is opened */
-static bool no_malloc;
+static bool no_malloc, unreachable;
 
 static void window_close(struct pst_window *window)
 {
@@ -128,8 +128,10 @@ int __wrap_pst_http_start(struct pst_http_call *call, struct pst_err *err)
 int __wrap_pst_object_windows_reach(struct pst_object_windows *windows,
 				    const struct penstock_device *dev, struct pst_err *why)
 {
-	(void)windows, (void)dev, (void)why;
-	return 1;
+	(void)windows, (void)dev;
+	if (unreachable)
+		pst_fail(why, PENSTOCK_WHY_DECLINED, "the server declined");
+	return !unreachable;
 }
 
 void __wrap_pst_object_windows_tested(struct pst_object_windows *windows,
@@ -353,6 +355,23 @@ static void failed_write_leaves_a_gap(void **state)
 	pst_object_upload_free(up);
 }
 
+/* The reason for host memory is that of the last test. */
+static void refused_placements_name_the_reason(void **state)
+{
+	struct pst_object_upload *up = upload_open();
+	struct pst_io io = {.op = PST_IO_DRAIN, .len = MIB, .dev = gpu, .done = io_done};
+	struct pst_err err;
+
+	(void)state;
+	assert_int_equal(pst_object_upload_reach(up, gpu, &err), 0);
+	unreachable = true;
+	assert_int_equal(pst_object_upload_place(up, &io), -EOPNOTSUPP);
+	unreachable = false;
+	assert_string_equal(io.err.text, "windows in host memory: the server declined");
+	assert_int_equal(io.err.why, PENSTOCK_WHY_DECLINED);
+	pst_object_upload_free(up);
+}
+
 /* Registering a window with a network card calls the driver. The call may not return while a
  * request in stream order waits for the upload's lock. */
 static void windows_are_registered_without_the_lock(void **state)
@@ -390,6 +409,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(patches_of_any_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(patches_need_bounded_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(failed_write_leaves_a_gap, setup, teardown),
+		cmocka_unit_test_setup_teardown(refused_placements_name_the_reason, setup, teardown),
 		cmocka_unit_test_setup_teardown(windows_are_registered_without_the_lock, setup,
 						teardown),
 	};
