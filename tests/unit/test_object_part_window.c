@@ -409,7 +409,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(patches_of_any_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(patches_need_bounded_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(failed_write_leaves_a_gap, setup, teardown),
-		cmocka_unit_test_setup_teardown(refused_placements_name_the_reason, setup, teardown),
+		cmocka_unit_test_setup_teardown(refused_placements_name_the_reason, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(windows_are_registered_without_the_lock, setup,
 						teardown),
 	};
