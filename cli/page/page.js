@@ -449,7 +449,8 @@ function update() {
     drawing = setTimeout(() => {
       sweepDraw();
       specialDraw();
-      document.body.dataset.drawn = location.hash;
+      // The state, not the address: the address may be that of a view that is not shown yet.
+      document.body.dataset.drawn = addressOf();
     }, 60);
 }
 
