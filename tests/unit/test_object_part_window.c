@@ -322,7 +322,8 @@ static void patches_need_bounded_memory(void **state)
 	used = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
 	print_message("# %llu KiB, %zu ranges\n", (unsigned long long)used >> 10,
 		      up->parts[0]->patches.count);
-	assert_in_range(used, 8 * MIB, 12 * MIB);
+	if (after.uordblks) /* the malloc of sanitizers counts nothing */
+		assert_in_range(used, 8 * MIB, 12 * MIB);
 	assert_int_equal(up->parts[0]->patches.count, 2);
 	assert_true(pst_part_window_is_patched(up->parts[0], 0, 4097));
 	assert_false(pst_part_window_is_patched(up->parts[0], 0, 4096));
