@@ -34,7 +34,7 @@ static bool line_do(char *line)
 	struct pst_header headers[PST_SIGV4_HEADERS_MAX];
 	const char *fields[FIELDS];
 	struct pst_sigv4_request req = {.headers = headers};
-	struct pst_sigv4_keys keys;
+	struct pst_sigv4_keys keys = {.day = NULL};
 	struct pst_text out = {0};
 	time_t now;
 
