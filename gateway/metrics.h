@@ -25,7 +25,7 @@ enum gw_decline {
 	GW_DECLINE_BUSY,	 /* as many windows as permitted are in use */
 	GW_DECLINE_UNREACHABLE,	 /* there is no connection to the client */
 	GW_DECLINE_MESSAGE,	 /* a message of hipobj-rc-v2 is malformed */
-	GW_DECLINE_TOO_LONG,	 /* a session cannot have so many bytes */
+	GW_DECLINE_TOO_LONG,	 /* the transfer is longer than a session permits */
 	GW_DECLINE_OTHER,	 /* for example a HEAD, or a reply without a length */
 	GW_DECLINE_COUNT
 };

@@ -369,7 +369,8 @@ struct penstock_device {
 	_Atomic uint64_t page_cache;
 };
 
-/* What the device's backend has found out about a pointer. */
+/* A device's memory to which a pointer belongs. The function classify of the device's backend fills
+ * it. */
 struct pst_memory {
 	uint64_t base, len; /* address and length of its allocation; len is 0 if they are unknown */
 	/* Unique number of the allocation, so that a later allocation at this address differs;
@@ -502,7 +503,7 @@ struct pst_device_ops {
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, struct pst_err *err);
 	/* Returns the number of bytes of exported memory. import_memory has checked that the
-	 * allocation has so many bytes. Not NULL if import_memory is not NULL. */
+	 * allocation is at least as long. Not NULL if import_memory is not NULL. */
 	uint64_t (*export_len)(const struct penstock_export *exported);
 	/* Optional. Opens a dma-buf, a file descriptor with which other drivers access device
 	 * memory, for the range of `len` bytes at `ptr`. Sets *off to the range's offset in the

@@ -26,7 +26,8 @@
 #define LINK_EVENT 0x80000000u
 #define EVENTS (PST_SIM_UNITS + PST_SIM_LINKS)
 
-/* What a link sends as a whole: a chunk of a stream, or one TLP (PCIe packet) in the exact mode. */
+/* A unit: bytes that a link sends without interruption. It is a chunk of a stream, or in the exact
+ * mode one TLP (PCIe packet). */
 struct unit {
 	/* born_ps: time at which the stream sent the unit. ahead_ps: by how much the unit's first
 	 * TLP arrived at the current link before the unit itself. tail_ps: time at which the unit's

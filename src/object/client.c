@@ -56,8 +56,9 @@ struct penstock_object_window {
 	struct entry entry;
 	struct penstock_object_buffer *buffer;
 	struct pst_object_target target; /* used if the client has no plane */
-	/* What the plane has replied about the window (object/plane_client.h); NULL if the client
-	 * has no plane. A plane is a process that owns the network card, see penstock_object.h. */
+	/* The plane's reply to the opening of the window (object/plane_client.h). It is NULL if the
+	 * client has no plane. A plane is a process that owns the network card, see
+	 * penstock_object.h. */
 	struct pst_plane_grant *plane;
 	enum penstock_op op;
 	_Atomic bool busy; /* true while an HTTP request that uses the window is in flight */

@@ -71,8 +71,9 @@ struct pst_mount {
 	char upper_fs[32];
 };
 
-/* What the caller knows about the mount to find: its id, its mount point and its device number.
- * pst_mount_find tries them in this order, and the first one that matches a mount decides. */
+/* Properties of a mount by which pst_mount_find searches: its id, its mount point and its device
+ * number. The caller sets those that it knows. pst_mount_find tries them in this order, and the
+ * first one that matches a mount decides. */
 struct pst_mount_key {
 	int64_t id;	   /* stx_mnt_id of statx; -1 if it is unknown. */
 	const char *point; /* NULL: unknown. */

@@ -32,7 +32,7 @@ struct pst_ofi_op {
 struct pst_ofi;
 struct pst_ofi_memory; /* a registration of memory that other hosts may access */
 
-/* What this file knows about a provider. */
+/* The properties of a provider of libfabric. */
 struct pst_ofi_provider {
 	const char *name;
 	/* whether the endpoint listens for TCP connections at its address */

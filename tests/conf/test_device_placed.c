@@ -29,8 +29,9 @@ static unsigned char *bytes, *back;
 static struct penstock_device *host, *gpu, *other;
 static char *mem; /* the bytes that are written, on the GPU */
 
-/* What a case sets, and what the storage counts. A placement is a drain with PST_IO_PLACE, for
- * which the storage finds memory in a window. */
+/* The state of the storage that this file defines. A case sets some members, and the storage counts
+ * in others. A placement is a drain with PST_IO_PLACE: the storage finds memory for it in a
+ * window. */
 static struct {
 	uint64_t split;		 /* placements end at multiples of this number; 0: anywhere */
 	bool unreachable;	 /* no windows are in the memory of a device */

@@ -237,8 +237,8 @@ static int run_stats_command(pid_t pid, const char *json, bool as_nobody, char *
 	assert_int_equal(pipe(fds), 0);
 	child = fork();
 	if (!child) {
-		/* Opens the program before it becomes the user nobody, who may have no access to
-		 * the program's folder. */
+		/* The child opens the program first, and becomes the user nobody afterwards. This
+		 * user may have no access to the program's folder. */
 		int fd = open(exe, O_RDONLY | O_CLOEXEC);
 		char *argv[] = {exe, "stats", number, (char *)(uintptr_t)json, NULL};
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one device needs for its stream-ordered requests: worker threads (a pump) and pinned memory
- * (stages). The first such request of the device creates them. stream.c takes a stage for each
- * request, and returns it when the CUDA stream has passed the request. The pinned memory grows on
- * demand.
+ * The resources of one device for stream-ordered requests: worker threads (a pump) and pinned
+ * memory (stages). The first such request of the device creates them. stream.c takes a stage for
+ * each request, and returns it when the CUDA stream has passed the request. The pinned memory grows
+ * on demand.
  */
 #ifndef PST_CORE_STREAMS_H
 #define PST_CORE_STREAMS_H
