@@ -212,10 +212,9 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 
 /*
  * Measures how fast a stream can deliver reads with the fewest driver calls. For each read, queues
- * a wait for a word, a copy from pinned memory, and the write of a word. The CPU learns by this
- * write that it can fill the memory again. The awaited word is already set, and nobody reads the
- * file. So a library that makes one copy for each read cannot deliver reads in stream order faster
- * than this.
+ * a copy from pinned memory and the write of a word. The CPU learns by this write that it can fill
+ * the memory again. Nobody reads the file. So a library that makes one copy for each read cannot
+ * deliver reads in stream order faster than this.
  */
 static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
 		     unsigned rep)
@@ -234,10 +233,8 @@ static int calls_row(struct bench *b, struct stream_run *r, uint64_t len, unsign
 		struct pst_cu_stream *stream = r->streams[i % STREAMS];
 		uint64_t at = i * len;
 
-		rc = (int)r->api->cuStreamWaitValue64(stream, word, 0, PST_CU_WAIT_GEQ);
-		if (!rc)
-			rc = (int)r->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + at, mem + at % ring,
-							    len, stream);
+		rc = (int)r->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + at, mem + at % ring, len,
+						    stream);
 		if (!rc)
 			rc = (int)r->api->cuStreamWriteValue64(stream, word + sizeof(*r->word), 1,
 							       PST_CU_WRITE_DEFAULT);

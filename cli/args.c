@@ -99,9 +99,15 @@ const char *advice_errno(int code)
 	}
 }
 
+const char *advice_for(enum penstock_why why, const char *message)
+{
+	return why == PENSTOCK_WHY_NO_PERMISSION && strstr(message, "://") ? "" : advice(why);
+}
+
 int fail_lib(void)
 {
-	return fail(EXIT_FAILED, "%s%s", penstock_errmsg(), advice(penstock_errwhy()));
+	return fail(EXIT_FAILED, "%s%s", penstock_errmsg(),
+		    advice_for(penstock_errwhy(), penstock_errmsg()));
 }
 
 int code_without_device(enum penstock_class require)

@@ -52,6 +52,9 @@ int fail_lib(void);
  * if the message already names an action or no action helps. */
 const char *advice(enum penstock_why why);
 const char *advice_errno(int code);
+/* Returns advice(why) for a message that the library wrote. If the message is about an object, its
+ * text names the right action already: the advice about the permissions of files would be wrong. */
+const char *advice_for(enum penstock_why why, const char *message);
 /* Returns the exit code for a device that cannot be opened. The code is EXIT_REFUSED if `require`
  * names a class of paths, because no path can meet this class without the device. Otherwise it is
  * EXIT_FAILED. */

@@ -251,7 +251,7 @@ static void slot_submit(struct bench_state *r, unsigned slot)
 	}
 	if (!r->failed)
 		snprintf(r->out->error, sizeof(r->out->error), "%s%s", penstock_errmsg(),
-			 advice(penstock_errwhy()));
+			 advice_for(penstock_errwhy(), penstock_errmsg()));
 	r->out->refused = class_is_refused(r->a, penstock_errwhy());
 	r->failed = true;
 }
@@ -266,7 +266,8 @@ static void slot_done(struct bench_state *r, const struct penstock_done *done)
 		if (!r->failed) {
 			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s%s",
 				 r->a->write ? "writing" : "reading", r->a->storage,
-				 done->report->text, advice(done->report->why));
+				 done->report->text,
+				 advice_for(done->report->why, done->report->text));
 			r->out->refused = class_is_refused(r->a, done->report->why);
 		}
 		r->failed = true;
@@ -431,7 +432,7 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	ret = r.begun && r.slots ? run_open(&r) : -1;
 	if (ret)
 		snprintf(out->error, sizeof(out->error), "%s%s", penstock_errmsg(),
-			 advice(penstock_errwhy()));
+			 advice_for(penstock_errwhy(), penstock_errmsg()));
 	else if (r.length < a->block)
 		snprintf(out->error, sizeof(out->error),
 			 "%s is shorter than a block of %llu bytes: give a smaller --block",

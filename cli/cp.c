@@ -133,7 +133,7 @@ static void copy_fail_lib(struct copy *c, int code, const char *what)
 	c->failed = true;
 	c->code = code;
 	snprintf(c->text, sizeof(c->text), "%s%s%s%s", what ? what : "", what ? ": " : "",
-		 penstock_errmsg(), advice(penstock_errwhy()));
+		 penstock_errmsg(), advice_for(penstock_errwhy(), penstock_errmsg()));
 }
 
 /* Records a message as the failure of the copy. Does nothing if a failure is already recorded. */
@@ -435,7 +435,8 @@ static void block_done(struct copy *c, const struct penstock_done *done, uint64_
 			snprintf(c->text, sizeof(c->text), "%s %s: %s (%s)%s",
 				 b->writing ? "writing" : "reading",
 				 b->writing ? c->a->dst : c->a->src, done->report->text,
-				 penstock_why_name(done->report->why), advice(done->report->why));
+				 penstock_why_name(done->report->why),
+				 advice_for(done->report->why, done->report->text));
 		}
 		return;
 	}

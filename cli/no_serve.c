@@ -8,7 +8,8 @@ static int serve_run(int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	return fail(EXIT_FAILED, "this build has no gateway: install libmicrohttpd-dev, "
-				 "libexpat1-dev and libssl-dev, and build again");
+				 "libexpat1-dev and libssl-dev, and build with make install (a "
+				 "build by pip has no gateway)");
 }
 
 const struct command cmd_serve = {

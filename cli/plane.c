@@ -260,7 +260,7 @@ const struct command cmd_plane = {
 		"  --require-encryption   use only transports that encrypt or stay on the host\n"
 		"  --metrics ADDRESS:PORT serve /metrics and /healthz there\n"
 		"  --tenants N            maximum number of tenants (64); a user of --users\n"
-		"                         may have half of them\n"
+		"                         may have half of those that others leave\n"
 		"  --memory SIZE          memory that a tenant may share (16GiB)\n"
 		"  --buffers N            buffers of a tenant (256)\n"
 		"  --windows N            open windows of a tenant (1024)\n"

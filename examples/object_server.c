@@ -25,7 +25,7 @@ static int plain; /* whether the server ignores tokens */
 static void move_object(struct penstock_object_server *server, const char *token,
 			struct penstock_object_answer *answer)
 {
-	struct penstock_object_remote_info window = {sizeof(window), 0, NULL, 0, 0};
+	struct penstock_object_remote_info window = {sizeof(window), 0, NULL, 0, 0, 0};
 	struct penstock_object_seg seg = {NULL, object, object_len, 0, 0, 0};
 	struct penstock_object_remote *remote;
 	struct penstock_object_done done;

@@ -8,9 +8,9 @@
 
 #include "route.h"
 
-/* Returns whether a header on which the gateway acts occurs twice. Such a request is refused,
- * because a proxy on the way could have acted on the other value. */
-static bool has_double_header(const struct gw_request *req)
+/* Returns the name of a header on which the gateway acts and that occurs twice, or NULL. Such a
+ * request is refused, because a proxy on the way could have acted on the other value. */
+static const char *double_header_find(const struct gw_request *req)
 {
 	static const char *const single[] = {"authorization",	  "content-length", "content-md5",
 					     "content-type",	  "host",	    "if-match",
@@ -25,9 +25,9 @@ static bool has_double_header(const struct gw_request *req)
 			matters = matters || !strcmp(name, single[j]);
 		for (unsigned j = i + 1; matters && j < req->http->header_count; j++)
 			if (!strcmp(name, req->http->headers[j].name))
-				return true;
+				return name;
 	}
-	return false;
+	return NULL;
 }
 
 static bool refuse(struct gw_request *req, enum pst_sigv4_result result)
@@ -101,8 +101,16 @@ bool gw_auth_rights(struct gw_request *req)
 
 bool gw_auth(struct gw_request *req)
 {
-	if (has_double_header(req)) {
-		gw_fail(req, GW_InvalidRequest, "A header is there twice.");
+	const char *twice = double_header_find(req);
+
+	if (twice) {
+		gw_fail(req, GW_InvalidRequest, "The header %s is there twice.", twice);
+		return false;
+	}
+	if (req->http->ambiguous) {
+		gw_fail(req, GW_InvalidRequest,
+			"The end of the body is ambiguous: send either Content-Length or "
+			"Transfer-Encoding: chunked.");
 		return false;
 	}
 	if (!signature_check(req)) {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "access_log.h"
@@ -183,18 +184,30 @@ static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 	http->reply.status = 200;
 }
 
-/* Fills the reply to a health check: status 503 if the root is gone or the gateway is about to
- * stop, else 200. */
+/* Returns a line about the root's file system, if the gateway can only read there. Then it is
+ * still healthy. */
+static const char *root_note(const struct gw_front *front)
+{
+	struct statvfs fs;
+
+	if (front->server.upstream || fstatvfs(front->server.store.root, &fs))
+		return "";
+	if (fs.f_flag & ST_RDONLY)
+		return "the root is read-only\n";
+	return fs.f_blocks && !fs.f_bavail ? "the root is full\n" : "";
+}
+
+/* Fills the reply to a health check: status 503 if the root must not be used or the gateway is
+ * about to stop, else 200. */
 static void health_reply(struct gw_front *front, struct gw_http_request *http)
 {
-	bool gone = !front->server.upstream &&
-		    faccessat(front->server.store.root, ".penstock", F_OK, 0) != 0;
-	bool draining = atomic_load(&front->draining);
+	const char *fault = front->server.upstream ? NULL : gw_store_fault(&front->server.store);
 
-	http->reply.status = gone || draining ? 503 : 200;
-	pst_text_put_str(&http->reply.body, gone       ? "the root is gone\n"
-					    : draining ? "draining\n"
-						       : "ok\n");
+	if (!fault && atomic_load(&front->draining))
+		fault = "draining";
+	http->reply.status = fault ? 503 : 200;
+	pst_text_printf(&http->reply.body, "%s\n%s", fault ? fault : "ok",
+			fault ? "" : root_note(front));
 	gw_reply_header(&http->reply, "Content-Type", "text/plain");
 }
 

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <stdarg.h>
@@ -13,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -35,12 +38,14 @@ enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };
 
 struct gw_http {
 	struct MHD_Daemon *daemon;
+	int fd; /* duplicate of the caller's socket that listens; libmicrohttpd may close it */
 	const struct gw_http_calls *calls;
 	void *owner;
 	struct gw_watch *watch;
 	struct gw_pool *pool; /* NULL if there are no workers */
 	atomic_uint connections, requests;
-	unsigned connections_max;
+	unsigned connections_max, spare_fds;
+	atomic_ullong *refused;
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
 	atomic_bool starting;
@@ -295,11 +300,24 @@ static bool reply_waits(const struct gw_http_request *req)
 {
 	const char *length = gw_http_header(req, "content-length");
 
-	if (gw_http_header(req, "transfer-encoding"))
+	if (gw_http_header(req, "transfer-encoding") || req->ambiguous)
 		return false;
 	if (!length || strtoull(length, NULL, 10) == 0)
 		return true;
 	return strtoull(length, NULL, 10) <= GW_DISCARD_MAX && !gw_http_header(req, "expect");
+}
+
+/* Returns whether a proxy on the way may see another end of the request's body than libmicrohttpd,
+ * and so another start of the next request (RFC 9112, section 6.3). */
+static bool length_is_ambiguous(const struct gw_http_request *req)
+{
+	const char *coding = gw_http_header(req, "transfer-encoding");
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < req->header_count; i++)
+		count += !strcmp(req->headers[i].name, "content-length") ||
+			 !strcmp(req->headers[i].name, "transfer-encoding");
+	return count > 1 || (coding && strcasecmp(coding, "chunked") != 0);
 }
 
 static void stream_suspend(void *connection)
@@ -373,6 +391,7 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 		pst_text_put(&req->reply.body, body, sizeof(body) - 1);
 		return reply_send(http, connection, req);
 	}
+	req->ambiguous = req->reply.close = length_is_ambiguous(req);
 	if (http->calls->head(http->owner, req)) {
 		req->state = STATE_BODY;
 		if (req->stream)
@@ -484,16 +503,40 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 	atomic_fetch_sub(&http->requests, 1);
 }
 
-/* Called by libmicrohttpd before it accepts a connection. Refuses it if all threads of this server
- * together have too many connections. libmicrohttpd's own limit cannot be used: it counts for each
- * thread, and a thread at its limit no longer answers some of its connections (version 0.9.75). */
+/* Returns whether connections may use no more descriptors. If accept fails because all descriptors
+ * are in use, libmicrohttpd calls it again at once, so that each thread uses a whole CPU (version
+ * 0.9.75). Thus connections leave some descriptors to files and other sockets. */
+static bool descriptors_are_short(const struct gw_http *http)
+{
+	struct rlimit limit;
+	rlim_t spare;
+	int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	if (lowest < 0)
+		return true;
+	close(lowest);
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == RLIM_INFINITY)
+		return false;
+	spare = limit.rlim_cur / 8 < http->spare_fds ? limit.rlim_cur / 8 : http->spare_fds;
+	/* The kernel chooses the lowest free number, so all lower numbers are in use. */
+	return (rlim_t)lowest + spare >= limit.rlim_cur;
+}
+
+/* Called by libmicrohttpd before it takes over a connection. Refuses it if all threads of this
+ * server together have too many connections, or if descriptors are short. libmicrohttpd's own limit
+ * cannot be used: it counts for each thread, and a thread at its limit no longer answers some of
+ * its connections (version 0.9.75). */
 static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
 {
 	struct gw_http *http = cls;
 
 	(void)address;
 	(void)len;
-	return atomic_load(&http->connections) < http->connections_max ? MHD_YES : MHD_NO;
+	if (atomic_load(&http->connections) < http->connections_max && !descriptors_are_short(http))
+		return MHD_YES;
+	if (http->refused)
+		atomic_fetch_add(http->refused, 1);
+	return MHD_NO;
 }
 
 static void connection_change(void *cls, struct MHD_Connection *connection, void **context,
@@ -605,7 +648,7 @@ static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_htt
 		tls[0].option = MHD_OPTION_END;
 	return MHD_start_daemon(
 		flags, 0, connection_accept, http, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER,
-		message_take, http, MHD_OPTION_LISTEN_SOCKET, o->fd, MHD_OPTION_THREAD_POOL_SIZE,
+		message_take, http, MHD_OPTION_LISTEN_SOCKET, http->fd, MHD_OPTION_THREAD_POOL_SIZE,
 		o->threads, MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
 		MHD_OPTION_CONNECTION_LIMIT, o->connections_max * o->threads,
 		MHD_OPTION_PER_IP_CONNECTION_LIMIT, o->connections_per_address_max,
@@ -616,6 +659,18 @@ static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_htt
 		NULL, MHD_OPTION_URI_LOG_CALLBACK, request_begin, http,
 		MHD_OPTION_NOTIFY_CONNECTION, connection_change, http, MHD_OPTION_NOTIFY_COMPLETED,
 		request_done, http, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+}
+
+/* Closes the duplicate of the listening socket after libmicrohttpd has failed to start. In most of
+ * these cases libmicrohttpd has closed it already. Then another thread may have opened a file with
+ * the same number, so the function compares the file with the caller's socket. */
+static void duplicate_close(int fd, int listening)
+{
+	struct stat ours, theirs;
+
+	if (fd >= 0 && !fstat(fd, &ours) && !fstat(listening, &theirs) &&
+	    ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
+		close(fd);
 }
 
 struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t why_len)
@@ -629,16 +684,25 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 	http->calls = o->calls;
 	http->owner = o->owner;
 	http->connections_max = o->connections_max;
+	http->spare_fds = o->spare_fds;
+	http->refused = o->refused;
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
 	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
+	http->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 0);
 	http->starting = true;
-	if (http->watch && (http->pool || !o->workers))
+	if (http->fd >= 0 && http->watch && (http->pool || !o->workers))
 		http->daemon = daemon_start(http, o);
 	http->starting = false;
 	if (!http->daemon) {
 		http->message[strcspn(http->message, "\n")] = '\0';
 		snprintf(why, why_len, "the HTTP server cannot start: %s",
 			 http->message[0] ? http->message : strerror(errno));
+		if (strstr(http->message, "TLS"))
+			snprintf(
+				why, why_len,
+				"the certificate or its key cannot be used: check that both are in "
+				"PEM form and belong together");
+		duplicate_close(http->fd, o->fd);
 		gw_watch_stop(http->watch);
 		gw_pool_stop(http->pool);
 		gw_pool_free(http->pool);
@@ -671,7 +735,10 @@ void gw_http_stop(struct gw_http *http)
 	/* libmicrohttpd requires that suspended connections are resumed before its daemon stops. So
 	 * first end the workers' jobs, which resume them. */
 	gw_pool_stop(http->pool);
+	/* MHD_stop_daemon closes the socket, except after MHD_quiesce_daemon. */
 	MHD_stop_daemon(http->daemon);
+	if (atomic_load(&http->quiet))
+		close(http->fd);
 	gw_pool_free(http->pool);
 	gw_watch_stop(http->watch);
 	free(http);

@@ -7,6 +7,7 @@
 #ifndef GW_HTTP_H
 #define GW_HTTP_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,6 +50,9 @@ struct gw_http_request {
 	uint64_t started_ns, body_len;
 	/* the server itself has refused the request, because it breaks a limit */
 	bool refused;
+	/* The head does not say clearly where the body ends. head() must refuse the request. The
+	 * server closes the connection after the reply. */
+	bool ambiguous;
 	struct gw_reply reply;
 	void *user; /* state of the functions in struct gw_http_calls */
 	/* Ring buffer through which the bodies pass if the request goes to the upstream; NULL
@@ -96,6 +100,10 @@ struct gw_http_options {
 	int fd;		  /* socket that listens; the caller owns it */
 	unsigned workers; /* threads for operations that may take long; 0 for none */
 	unsigned threads, connections_max, connections_per_address_max;
+	/* number of descriptors that the connections leave to other uses, such as files */
+	unsigned spare_fds;
+	/* counts the connections that were closed at once because of a limit; NULL: not counted */
+	atomic_ullong *refused;
 	unsigned timeout_s;	/* time without a byte after which a connection ends */
 	unsigned rate_min;	/* minimum rate of a transfer in bytes a second */
 	const char *cert, *key; /* texts in PEM form; NULL without TLS */

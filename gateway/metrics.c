@@ -38,6 +38,7 @@ static void put_declines(const struct gw_metrics *m, struct pst_text *out)
 		[GW_DECLINE_SHORT_WINDOW] = "short-window",
 		[GW_DECLINE_BUSY] = "busy",
 		[GW_DECLINE_UNREACHABLE] = "unreachable",
+		[GW_DECLINE_FILE] = "no-file",
 		[GW_DECLINE_MESSAGE] = "malformed-message",
 		[GW_DECLINE_TOO_LONG] = "too-long",
 		[GW_DECLINE_OTHER] = "other",
@@ -116,10 +117,13 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 	put_one(out, "rdma_failed_total", "counter", "Requests whose transfer by RDMA failed.",
 		atomic_load(&m->rdma_failed));
 	put_one(out, "sessions_refused_total", "counter",
-		"Sessions of hipobj-rc-v2 that were refused because other sessions use the memory.",
+		"Sessions of hipobj-rc-v2 that were refused because of a limit.",
 		atomic_load(&m->session_refused));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
 		atomic_load(&m->aborted));
+	put_one(out, "refused_connections_total", "counter",
+		"Connections that were closed at once because of a limit.",
+		atomic_load(&m->connections_refused));
 	put_one(out, "refused_heads_total", "counter", "Requests whose head broke a limit.",
 		atomic_load(&m->refused_head));
 	put_one(out, "refused_signatures_total", "counter",

@@ -24,6 +24,7 @@ enum gw_decline {
 	GW_DECLINE_SHORT_WINDOW, /* the window is shorter than the object */
 	GW_DECLINE_BUSY,	 /* as many windows as permitted are in use */
 	GW_DECLINE_UNREACHABLE,	 /* there is no connection to the client */
+	GW_DECLINE_FILE,	 /* the window takes a file that the client may not get */
 	GW_DECLINE_MESSAGE,	 /* a message of hipobj-rc-v2 is malformed */
 	GW_DECLINE_TOO_LONG,	 /* the transfer is longer than a session permits */
 	GW_DECLINE_OTHER,	 /* for example a HEAD, or a reply without a length */
@@ -35,6 +36,7 @@ struct gw_metrics {
 	/* number of requests by operation and by the first digit of the HTTP status */
 	atomic_ullong requests[GW_OPS_MAX][6];
 	atomic_ullong bytes_in, bytes_out; /* bodies of requests and of replies */
+	atomic_ullong connections_refused; /* connections that were closed because of a limit */
 	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */

@@ -117,6 +117,11 @@ void gw_op_list_buckets(struct gw_request *req)
 
 	if (count < 0)
 		return;
+	if (!count && gw_root_is_gone(req->server)) {
+		gw_fail_errno(req, ENOENT, GW_NoSuchBucket);
+		names_free(names, count);
+		return;
+	}
 	out = gw_reply_xml(req, 200);
 	pst_text_put_str(out, "<ListAllMyBucketsResult" GW_XML_SPACE ">" OWNER "<Buckets>");
 	for (long i = 0; !ret && i < count && i < max; i++)

@@ -142,6 +142,7 @@ struct gw_rdma *gw_rdma_open(const struct gw_rdma_options *o, char *why, size_t 
 	opts.timeout_ms = TIMEOUT_MS;
 	opts.rate_min = o->rate_min ? o->rate_min : 1;
 	opts.require_encryption = o->encrypt;
+	opts.pass_files = o->pass_files;
 	opts.transports = o->transports;
 	opts.networks = o->networks;
 	opts.staging_max = GW_SESSIONS_BYTES;
@@ -247,7 +248,11 @@ int gw_rdma_prepare(struct gw_request *req, const char *token,
 	if (!--rdma->preparing)
 		pthread_cond_broadcast(&rdma->prepared);
 	pthread_mutex_unlock(&rdma->lock);
-	return ret ? ret : gw_sessions_add(rdma->sessions, session, id);
+	if (ret)
+		return ret;
+	ret = gw_sessions_add(rdma->sessions, session, id);
+	atomic_fetch_add(&req->server->metrics.session_refused, ret == -EAGAIN);
+	return ret;
 }
 
 struct gw_session *gw_rdma_session(struct gw_rdma *rdma, const char *id, const char *owner)
@@ -302,6 +307,15 @@ static void count_crc(struct gw_request *req, uint64_t off, const struct moved *
 	req->crc64 = pst_crc_shift(PST_CRC64NVME, before, (uint64_t)moved->result) ^ moved->crc64;
 }
 
+/* Returns why a move has completed with -EOPNOTSUPP. */
+static enum gw_decline move_decline(const struct gw_request *req)
+{
+	struct penstock_object_remote_info info = {.size = sizeof(info)};
+
+	penstock_object_remote_get_info(req->remote, &info);
+	return info.takes_file ? GW_DECLINE_FILE : GW_DECLINE_UNREACHABLE;
+}
+
 /* Moves a piece by RDMA between the client's window and `seg`, and waits for its end. Returns the
  * piece's length or a negative errno. */
 static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
@@ -339,7 +353,7 @@ static int64_t move(struct gw_request *req, enum penstock_op op, uint64_t off,
 	if (ret)
 		return ret == -EAGAIN ? -EOPNOTSUPP : ret;
 	if (ticket.moved.result == -EOPNOTSUPP)
-		req->decline = GW_DECLINE_UNREACHABLE;
+		req->decline = move_decline(req);
 	if (ticket.moved.result > 0) {
 		count_bytes(req, op == PENSTOCK_READ, (uint64_t)ticket.moved.result);
 		count_crc(req, off, &ticket.moved);
@@ -390,6 +404,8 @@ static enum gw_decline resolve_decline(void)
 		return GW_DECLINE_ADDRESS;
 	case PENSTOCK_WHY_NO_DEVICE:
 		return GW_DECLINE_NO_GPU;
+	case PENSTOCK_WHY_NO_FD:
+		return GW_DECLINE_FILE;
 	default:
 		return GW_DECLINE_TRANSPORT;
 	}

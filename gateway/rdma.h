@@ -26,6 +26,8 @@ struct gw_rdma_options {
 	unsigned moves_max; /* maximum number of moves (transfers by RDMA) at a time */
 	/* minimum rate of a move in bytes a second; 0 for any */
 	unsigned rate_min;
+	/* whether clients may get the objects' files, to copy the bytes themselves */
+	bool pass_files;
 	bool encrypt;		    /* whether bytes must not leave the host unencrypted */
 	struct gw_metrics *metrics; /* receives the names of the transports */
 };

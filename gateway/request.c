@@ -104,11 +104,20 @@ int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
 	return -1;
 }
 
+bool gw_root_is_gone(const struct gw_server *server)
+{
+	return !server->upstream && faccessat(server->store.root, ".penstock", F_OK, 0) != 0;
+}
+
 int gw_fail_errno(struct gw_request *req, int code, enum gw_error what)
 {
 	code = code < 0 ? -code : code;
 	switch (code) {
 	case ENOENT:
+		/* Otherwise a client would believe that its objects were deleted. */
+		if (what == GW_NoSuchBucket && gw_root_is_gone(req->server))
+			return gw_fail(req, GW_ServiceUnavailable,
+				       "The folder of objects is gone.");
 		return gw_fail(req, what, NULL);
 	case ENAMETOOLONG:
 		return gw_fail(req, GW_KeyTooLongError, NULL);
@@ -127,8 +136,10 @@ int gw_fail_errno(struct gw_request *req, int code, enum gw_error what)
 		return gw_fail(req, GW_MetadataTooLarge, NULL);
 	case EACCES:
 	case EPERM:
-	case EROFS:
 		return gw_fail(req, GW_AccessDenied, "The gateway may not do this in its folder.");
+	case EROFS:
+		return gw_fail(req, GW_ServiceUnavailable,
+			       "The file system of the gateway's folder is read-only.");
 	case ENOTDIR:
 		return gw_fail(req, GW_InvalidArgument,
 			       "A file that is no object has the name of a part of the key.");

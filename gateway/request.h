@@ -92,6 +92,9 @@ int64_t gw_param_number(struct gw_request *req, const char *name, int64_t fallba
 /* Fills the reply with an error. Returns -1. `fmt` is NULL for the default message. */
 int gw_fail(struct gw_request *req, enum gw_error error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Returns whether the folder with the objects is gone: it was removed, or its file system is not
+ * mounted any more. */
+bool gw_root_is_gone(const struct gw_server *server);
 /* Fills the reply with the S3 error for an errno (negative or positive). `what` is the S3 error to
  * use for ENOENT. */
 int gw_fail_errno(struct gw_request *req, int code, enum gw_error what);

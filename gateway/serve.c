@@ -24,14 +24,25 @@
 #define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
 #define METRICS_CONNECTIONS 64
+/* Numbers of descriptors that connections leave to other uses: those of clients, and those of the
+ * port for metrics. */
+#define SPARE_FDS 64
+#define METRICS_SPARE_FDS 4
 /* Maximum number of HTTP servers that were started with an older certificate and still have
  * connections. */
 #define OLD_MAX 8
+
+/* Descriptors for the gateway's folders, logs and metrics; for each thread; and for each
+ * connection: the connection, and during an upload the folder of the bucket and the file. */
+#define OWN_FILES 48
+#define THREAD_FILES 4
+#define CONNECTION_FILES 3
 
 struct gateway {
 	const struct gw_options *options;
 	struct gw_front front;
 	int fd, metrics_fd;
+	unsigned connections_max;
 	struct gw_http *http, *metrics;
 	struct gw_http *old[OLD_MAX];
 	unsigned old_count;
@@ -83,10 +94,12 @@ static struct gw_http *http_start(struct gateway *g)
 	const struct gw_options *o = g->options;
 	struct gw_http_options http = {
 		.fd = g->fd,
-		.threads = o->threads < o->connections_max ? o->threads : o->connections_max,
+		.threads = o->threads < g->connections_max ? o->threads : g->connections_max,
 		.workers = o->threads,
-		.connections_max = o->connections_max,
+		.connections_max = g->connections_max,
 		.connections_per_address_max = o->connections_per_address_max,
+		.spare_fds = SPARE_FDS,
+		.refused = &g->front.server.metrics.connections_refused,
 		.timeout_s = o->timeout_s,
 		.rate_min = o->rate_min,
 		.calls = &gw_front_calls,
@@ -123,16 +136,47 @@ static unsigned port_of(int fd)
 	return ntohs(address.sin6_port);
 }
 
-/* Raises the limit of open files to the hard limit, because each connection needs descriptors. */
-static void raise_file_limit(void)
+static void notice(const struct gateway *g, const char *text)
 {
-	struct rlimit limit;
+	if (g->options->notice)
+		g->options->notice(text);
+}
 
-	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
-		limit.rlim_cur = limit.rlim_max;
-		/* if this fails, the old limit remains */
-		(void)setrlimit(RLIMIT_NOFILE, &limit);
+/* Raises the limit of open files to the hard limit, and limits the connections to what it allows.
+ * Without free descriptors, the gateway could open no file, and no connection for its metrics. */
+static int files_limit(struct gateway *g)
+{
+	const struct gw_options *o = g->options;
+	struct rlimit limit;
+	uint64_t own = OWN_FILES + (uint64_t)o->threads * THREAD_FILES, allowed;
+	char text[160];
+
+	g->connections_max = o->connections_max;
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 0;
+	limit.rlim_cur = limit.rlim_max;
+	/* if this fails, the old limit remains */
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == RLIM_INFINITY)
+		return 0;
+	allowed = limit.rlim_cur > own ? (limit.rlim_cur - own) / CONNECTION_FILES : 0;
+	if (!allowed) {
+		snprintf(g->why, g->why_len,
+			 "the limit of %llu open files is too low for %u threads: raise it with "
+			 "ulimit -n, or use fewer --threads",
+			 (unsigned long long)limit.rlim_cur, o->threads);
+		return -EMFILE;
 	}
+	if (allowed < g->connections_max) {
+		g->connections_max = (unsigned)allowed;
+		snprintf(
+			text, sizeof(text),
+			"the limit of %llu open files allows only %u connections, not %u: raise it "
+			"with ulimit -n",
+			(unsigned long long)limit.rlim_cur, g->connections_max, o->connections_max);
+		notice(g, text);
+	}
+	return 0;
 }
 
 static int metrics_start(struct gateway *g)
@@ -140,6 +184,7 @@ static int metrics_start(struct gateway *g)
 	struct gw_http_options http = {
 		.threads = METRICS_THREADS,
 		.connections_max = METRICS_CONNECTIONS,
+		.spare_fds = METRICS_SPARE_FDS,
 		.timeout_s = g->options->timeout_s,
 		.rate_min = g->options->rate_min,
 		.calls = &gw_metrics_calls,
@@ -165,7 +210,7 @@ static int objects_open(struct gateway *g)
 		.url = o->upstream,
 		.buffer_memory = o->buffer_memory,
 		.timeout_s = o->timeout_s,
-		.requests_max = o->connections_max,
+		.requests_max = g->connections_max,
 		.metrics = &server->metrics,
 	};
 
@@ -190,7 +235,9 @@ static int gateway_start(struct gateway *g)
 			 "in front of the gateway");
 		return -ENOTSUP;
 	}
-	raise_file_limit();
+	ret = files_limit(g);
+	if (ret)
+		return ret;
 	server->region = o->region;
 	server->domain = o->domain;
 	server->md5 = !o->no_md5;
@@ -221,6 +268,9 @@ static int gateway_start(struct gateway *g)
 			/* If HTTP is encrypted, RDMA must not send bytes to another host
 			 * unencrypted either. */
 			.encrypt = o->cert != NULL,
+			/* Each file of the store has the bytes of one object. An upstream has no
+			 * files. */
+			.pass_files = !o->upstream,
 			.metrics = &server->metrics,
 		};
 
@@ -240,12 +290,6 @@ static int gateway_start(struct gateway *g)
 }
 
 /* ---- reload ---- */
-
-static void notice(const struct gateway *g, const char *text)
-{
-	if (g->options->notice)
-		g->options->notice(text);
-}
 
 static void keys_reload(struct gateway *g)
 {
@@ -340,6 +384,9 @@ static void drain(struct gateway *g, const sigset_t *signals)
 
 	atomic_store(&g->front.draining, true);
 	gw_http_quiesce(g->http);
+	/* Without this call, the kernel would go on to establish connections, whose clients would
+	 * wait for a reply until the process ends. With it, clients turn to another gateway. */
+	shutdown(g->fd, SHUT_RDWR);
 	while (requests_left(g) && pst_now_ns() < until) {
 		int signal = sigtimedwait(signals, NULL, &step);
 

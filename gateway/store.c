@@ -58,6 +58,7 @@ int gw_store_open(struct gw_store *store, const char *root, char *why, size_t wh
 
 	*store =
 		(struct gw_store){.root = -1, .tmp = -1, .meta = -1, .multipart = -1, .sync = true};
+	store->path = root;
 	store->root = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store->root < 0) {
 		ret = -errno;
@@ -83,6 +84,18 @@ int gw_store_open(struct gw_store *store, const char *root, char *why, size_t wh
 	}
 	store->unnamed = can_be_unnamed(store);
 	return 0;
+}
+
+const char *gw_store_fault(const struct gw_store *store)
+{
+	struct stat opened, named;
+
+	if (faccessat(store->root, ".penstock", F_OK, 0) || stat(store->path, &named) ||
+	    fstat(store->root, &opened))
+		return "the root is gone";
+	if (opened.st_dev != named.st_dev || opened.st_ino != named.st_ino)
+		return "the path of the root names another folder: restart the gateway";
+	return NULL;
 }
 
 void gw_store_close(struct gw_store *store)

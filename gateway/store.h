@@ -29,14 +29,20 @@
 
 struct gw_store {
 	int root, tmp, meta, multipart; /* descriptors of folders */
+	const char *path;		/* path of the root, from the caller of gw_store_open */
 	bool unnamed;			/* whether files without a name (O_TMPFILE) can be used */
 	/* whether to sync files and folders; tests of speed may set it to false */
 	bool sync;
 };
 
 /* Opens the root, and makes the store's own folder .penstock in it. Returns 0; on an error, returns
- * a negative errno and writes a message to `why`. */
+ * a negative errno and writes a message to `why`. The text `root` must stay valid as long as the
+ * store. */
 int gw_store_open(struct gw_store *store, const char *root, char *why, size_t why_len);
+/* Returns a sentence about why the store must not be used, or NULL if its root still has the same
+ * path. If another file system is mounted there, clients of other gateways and of this one would
+ * see different objects. */
+const char *gw_store_fault(const struct gw_store *store);
 void gw_store_close(struct gw_store *store);
 
 /* ---- buckets ---- */

@@ -181,7 +181,8 @@ PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_op
  * Opens a device: a GPU, host memory, or a PCI device that publishes memory for other devices.
  *
  * name	"host", "cuda:N", "peermem:DDDD:BB:DD.F" (a PCI address), or "auto", which is the
- *	first GPU, or host memory if there is no GPU.
+ *	first GPU, or host memory if there is no GPU. If a GPU's driver is installed but fails,
+ *	"auto" is host memory, too, and the library logs a warning.
  * opts	Options; NULL means the defaults. They are ignored if the device is open already.
  * out	Receives the device. Call penstock_device_close once for each open.
  *

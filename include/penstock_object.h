@@ -24,10 +24,11 @@
  * The server starts every transfer, and sends its response when the transfer is complete.
  *
  * A transport moves the bytes. "shm1" copies through memory that client and server share on one
- * host, and also copies to and from CUDA memory. With "rc1", the server's RDMA network card reads
- * and writes the client's memory through the client's card. "tcp1" works between any two hosts.
- * "ofi1" uses a provider of libfabric, and only if both sides name it. The bytes of rc1, tcp1 and
- * ofi1 are not encrypted.
+ * host, and also copies to and from CUDA memory. For reads of s3:// into host memory, the server
+ * may instead pass the object's file to the client (`pass_files`). With "rc1", the server's RDMA
+ * network card reads and writes the client's memory through the client's card. "tcp1" works between
+ * any two hosts. "ofi1" uses a provider of libfabric, and only if both sides name it. The bytes of
+ * rc1, tcp1 and ofi1 are not encrypted.
  *
  * Two further transports are experimental, and are used only if both sides name them. They speak
  * protocols that other projects have defined. Their bytes are not encrypted either. "hipobj-rc-v2"
@@ -110,11 +111,15 @@ struct penstock_object_client_opts {
 	/* Access key of transport DC_V1, the same number on both sides; 0: the value of the
 	 * environment variable PENSTOCK_DC_KEY, a number in C's notation, or else 0xffeeddcc */
 	uint64_t dc_key;
+	/* 1: servers may both read and write each window. This option is for programs that do not
+	 * know at penstock_object_window_open whether the request will be a GET or a PUT. Their
+	 * windows then use only tcp1. With a plane, the option must be 0 */
+	int either_way;
 };
 #define PENSTOCK_OBJECT_CLIENT_OPTS_INIT                                                        \
 	{                                                                                       \
 		sizeof(struct penstock_object_client_opts), NULL, NULL, 0, 0, NULL, 0, 0, NULL, \
-			NULL, 0, 0                                                              \
+			NULL, 0, 0, 0                                                           \
 	}
 
 /*
@@ -606,11 +611,17 @@ struct penstock_object_server_opts {
 	 * "10.1.0.0/16,fd00:7::/32". The address in a token must be that of the HTTP client, or lie
 	 * in one of these networks. NULL: none */
 	const char *networks;
+	/* 1: a GET by shm1 may pass the descriptor of its segment to the client, which then copies
+	 * the bytes itself. So the CPU copies each byte once. The file must contain nothing but the
+	 * bytes of objects that this client may read, because the client can read the whole file.
+	 * The server passes only descriptors of regular files that are open for reading only, and
+	 * only to processes of its own user or of root with the same mount namespace. */
+	int pass_files;
 };
 #define PENSTOCK_OBJECT_SERVER_OPTS_INIT                                                           \
 	{                                                                                          \
 		sizeof(struct penstock_object_server_opts), NULL, 0, 0, 0, 0, NULL, 0, NULL, 0, 0, \
-			0, NULL                                                                    \
+			0, NULL, 0                                                                 \
 	}
 
 /*
@@ -782,6 +793,10 @@ struct penstock_object_remote_info {
 	const char *transport; /* name of the transport */
 	int encrypted;	       /* 1: the transport encrypts the bytes */
 	int on_host;	       /* 1: the bytes do not leave the host */
+	/* 1: the window takes a file (`pass_files` of the server): a move of it must be one range
+	 * of one file, from the window's first byte on. A move that the server cannot carry out
+	 * completes with -EOPNOTSUPP */
+	int takes_file;
 };
 
 /*
@@ -796,7 +811,8 @@ PENSTOCK_API int penstock_object_remote_get_info(const struct penstock_object_re
 						 struct penstock_object_remote_info *info);
 
 /* A piece of the server's memory, or of a file. With shm1, the bytes of a file are copied only
- * once, between the page cache and the client's memory. */
+ * once, between the page cache and the client's memory. The client copies them after the response
+ * if its window takes a file, and the server before the completion otherwise. */
 struct penstock_object_seg {
 	struct penstock_device *dev; /* device of the memory; NULL: host memory */
 	void *ptr;		     /* first byte of the memory; not used with a file */
@@ -845,10 +861,11 @@ struct penstock_object_done {
  * done		receives the completions
  * max		length of the array
  *
- * Returns their number. Results below 0: -EOPNOTSUPP, the client cannot be reached, and no byte
- * has moved; -EACCES, the client has refused the token; -ERANGE, range or direction do not fit
- * the client's window; -EBADMSG, the bytes were damaged; -ETIMEDOUT, no progress; -ECONNRESET, the
- * plane is gone; -EPIPE and others, the connection ended. One thread at a time.
+ * Returns their number. Results below 0: -EOPNOTSUPP, the client cannot be reached, or its window
+ * takes a file that the server may not pass, and no byte has moved; -EACCES, the client has refused
+ * the token; -ERANGE, range or direction do not fit the client's window; -EBADMSG, the bytes were
+ * damaged; -ETIMEDOUT, no progress; -ECONNRESET, the plane is gone; -EPIPE and others, the
+ * connection ended. One thread at a time.
  */
 PENSTOCK_API int penstock_object_poll(struct penstock_object_server *server,
 				      struct penstock_object_done *done, unsigned max);

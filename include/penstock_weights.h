@@ -113,8 +113,8 @@ PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, uns
 PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
 
 /*
- * Closes a model. All iterators over it must be closed before. Tensors that it has loaded remain in
- * memory. May block.
+ * Closes a model. Tensors that it has loaded remain in memory. Iterators over it can still be used:
+ * the model's files stay open until the last of these iterators is closed. May block.
  */
 PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
 

@@ -130,19 +130,24 @@ static bool user_is_permitted(const struct pl_options *o, unsigned user)
 	return false;
 }
 
-/* Returns whether a user that the option --users names has as many tenants as one user may have.
- * So one user cannot keep the others out. Root and the plane's own user have no limit, because they
- * can end the plane anyway. */
+/* Returns whether a user that the option --users names has as many tenants as one user may have:
+ * one, or half of the tenants that others leave. So a user cannot keep the others out, and neither
+ * can several users together: each further user leaves half of the rest. Root and the plane's own
+ * user have no limit, because they can end the plane anyway. */
 static bool user_is_full(const struct plane *p, unsigned user)
 {
 	const struct pl_options *o = p->shared.options;
-	unsigned count = 0;
+	unsigned count = 0, others = 0;
 
-	if (!user || user == geteuid() || o->tenants_max < 2)
+	if (!user || user == geteuid())
 		return false;
-	for (const struct pl_tenant *tenant = p->tenants; tenant; tenant = tenant->next)
-		count += tenant->user == user && !atomic_load(&tenant->ended);
-	return count >= o->tenants_max / 2;
+	for (const struct pl_tenant *tenant = p->tenants; tenant; tenant = tenant->next) {
+		const bool lives = !atomic_load(&tenant->ended);
+
+		count += lives && tenant->user == user;
+		others += lives && tenant->user != user;
+	}
+	return count && count >= (o->tenants_max - others) / 2;
 }
 
 /* Sends a process the reason why it is refused, and closes its connection. */
@@ -216,8 +221,8 @@ static void tenant_accept(struct plane *p)
 	if (user_is_full(p, peer.uid)) {
 		pl_count(&plane->counts.refused[PL_LIMIT_USER]);
 		refuse(fd, EAGAIN, PENSTOCK_WHY_FULL,
-		       "the user has half of the plane's tenants, as many as a user may have: "
-		       "start the plane with --tenants");
+		       "the user has half of the plane's tenants that others leave, as many as a "
+		       "user may have: start the plane with --tenants");
 		return;
 	}
 	if (pl_tenant_start(plane, fd, peer.uid, peer.pid, &tenant))

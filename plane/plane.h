@@ -36,7 +36,7 @@ struct pl_options {
 	unsigned server_user_count;
 	unsigned channels;
 	/* limits: the number of tenants, and four limits for each tenant. One of `users` may have
-	 * half of the tenants at most. */
+	 * one tenant, or half of those that the other users leave. */
 	unsigned tenants_max, memories_max, windows_max, in_flight_max;
 	uint64_t memory_max;
 	unsigned drain_s;

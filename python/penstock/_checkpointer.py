@@ -17,10 +17,12 @@ import shutil
 import tempfile
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
 
 from . import _part, _s3
 from ._coordination import RankError, Ranks, describe
@@ -302,7 +304,9 @@ class Checkpointer:
         """Loads the checkpoint of a step into a state; without `step`, the newest complete one.
 
         If the newest checkpoint is damaged, loads the one before it, and so on. The number of
-        ranks may differ from that at the save.
+        ranks may differ from that at the save. An optimizer of torch.optim in the state need not
+        have made a step: its moments are loaded, too. If an object in the state lacks values that
+        the checkpoint has for it, logs a warning.
 
         Returns the checkpoint's folder, or None if `step` is None and there is no complete
         checkpoint. Raises the error of the load if no complete checkpoint can be loaded.
@@ -312,7 +316,8 @@ class Checkpointer:
         last: Optional[Exception] = None
         for path in paths:
             try:
-                self._ranks.exchange(functools.partial(_read, path, state, checksums),
+                self._ranks.exchange(functools.partial(_read, path, state, checksums,
+                                                       not self._ranks.rank),
                                      lambda values: values)
                 return path
             except RankError as error:
@@ -368,20 +373,74 @@ def _state_dict(state: Mapping[str, Any]) -> Dict[str, Any]:
             for key, value in state.items()}
 
 
-def _read(path: str, state: Dict[str, Any], checksums: bool) -> None:
+def _start_optimizers(state: Mapping[str, Any], names: Collection[str]) -> List[Optimizer]:
+    """Lets each optimizer that has not made a step create its tensors, such as Adam's moments, if
+    the checkpoint has tensors for it. Returns these optimizers.
+
+    A load fills only tensors that exist. An optimizer creates them in its first step. So this
+    function makes a step with gradients and learning rates of zero, which does not change the
+    parameters. Then it restores gradients and learning rates."""
+    started: List[Optimizer] = []
+    for key, value in state.items():
+        if not isinstance(value, Optimizer) or value.state or \
+                not any(name.startswith(f"{key}.state.") for name in names):
+            continue
+        params = [p for group in value.param_groups for p in group["params"] if p.requires_grad]
+        grads, rates = [p.grad for p in params], [g.get("lr") for g in value.param_groups]
+        started.append(value)
+        try:
+            for param in params:
+                param.grad = torch.zeros_like(param)
+            for group, rate in zip(value.param_groups, rates):
+                if rate is not None:
+                    group["lr"] = torch.zeros_like(rate) if torch.is_tensor(rate) else 0.0
+            value.step()
+        except (RuntimeError, TypeError) as error:
+            # For example, the step of LBFGS needs a function as argument.
+            _log.debug("%s made no step: %s", key, error)
+        finally:
+            for param, grad in zip(params, grads):
+                param.grad = grad
+            for group, rate in zip(value.param_groups, rates):
+                if rate is not None:
+                    group["lr"] = rate
+    return started
+
+
+def _warn_of_rest(path: str, state: Mapping[str, Any], asked: Collection[str],
+                  names: Collection[str]) -> None:
+    """Logs a warning if the checkpoint has values of a state's objects that the load did not
+    read, because the objects do not have these values."""
+    keys = tuple(f"{key}." for key, value in state.items() if isinstance(value, Stateful))
+    rest = [name for name in names if name.startswith(keys) and name not in asked]
+    if rest:
+        _log.warning("the checkpoint %s has %d values that the state lacks, such as %s: they were "
+                     "not loaded", path, len(rest), rest[0])
+
+
+def _read(path: str, state: Dict[str, Any], checksums: bool, warn: bool) -> None:
     """Loads a checkpoint into a state, as torch.distributed.checkpoint.load does on one rank."""
     reader, planner = StorageReader(path, checksums=checksums), DefaultLoadPlanner()
-    values = _state_dict(state)
     metadata = reader.read_metadata()
-    planner.set_up_planner(values, metadata, True)
-    reader.set_up_storage_reader(metadata, True)
-    plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
-    reader.read_data(plan, planner).wait()
-    for key, value in state.items():
-        if isinstance(value, Stateful):
-            value.load_state_dict(values[key])
-        else:
-            state[key] = values[key]
+    names = metadata.state_dict_metadata
+    started = _start_optimizers(state, names)
+    try:
+        values = _state_dict(state)
+        planner.set_up_planner(values, metadata, True)
+        reader.set_up_storage_reader(metadata, True)
+        plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+        reader.read_data(plan, planner).wait()
+        for key, value in state.items():
+            if isinstance(value, Stateful):
+                value.load_state_dict(values[key])
+            else:
+                state[key] = values[key]
+    except BaseException:
+        for optimizer in started:
+            optimizer.state.clear()
+        raise
+    if warn:
+        _warn_of_rest(path, state, planner.state_dict, names)
 
 
 __all__ = ["Checkpointer", "DeadlineError", "Saved"]

@@ -203,6 +203,14 @@ def refuse_own_loader(options: Mapping[str, Any], engine: str, why: str) -> None
     log.warning("%s", text)
 
 
+def refuse_elsewhere(weights_place: Any, why: str) -> None:
+    """Raises ValueError if the option `weights` is set for a model that the engine's own loader
+    must read. `why` is the reason, a sentence without its period."""
+    if weights_place is not None:
+        raise ValueError(f"{why}, so Penstock cannot read its weights from {weights_place}. Copy "
+                         "the model to a local folder, and give this folder to the engine")
+
+
 def _open_models(files: Sequence[str]) -> List[Model]:
     """Opens all files as one model, or each file as a separate model.
 
@@ -246,5 +254,5 @@ def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping
             yield prefix + name, tensor
 
 
-__all__ = ["file_weights", "group_of", "options_of", "refuse_own_loader", "shows_bar",
-           "weights"]
+__all__ = ["file_weights", "group_of", "options_of", "refuse_elsewhere", "refuse_own_loader",
+           "shows_bar", "weights"]

@@ -280,10 +280,11 @@ class Model:
         return int(self._file(file).data_off)
 
     def close(self) -> None:
-        """Closes the files. Tensors that were loaded stay valid."""
-        if self._handle is not None:
-            ffi.release(self._handle)
-            self._handle = None
+        """Closes the files. Tensors that were loaded stay valid. Iterators stay usable, and keep
+        the files open. A load that another thread has started goes on."""
+        # The library closes the model when the last reference to the handle is dropped. Copies of
+        # this object have such references, and calls of the library in other threads.
+        self._handle = None
 
     # ---- loading -----------------------------------------------------------------
 
@@ -526,6 +527,7 @@ class Model:
                                    lib.penstock_weights_iter_open, self.handle, handle, opts)
         check(code, self.path)
         total = sum(self.columns.nbytes)
+        self.infos  # pylint: disable=pointless-statement
         return self._steps(_Window(it, handle_name(handle), window, keep, caught), framework,
                            self._meter(progress, total, total, None))
 

@@ -5,6 +5,7 @@ _model.py creates a Meter for each load that has the argument `progress`."""
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Callable, Union
 
@@ -48,7 +49,7 @@ class Meter:
             raise TypeError("progress must be True, False or a function of two numbers, not "
                             f"{progress!r}")
         self.total, self.scale = total, scale
-        self._read, self._told, self._called_at = 0, -1, 0.0
+        self._read, self._told, self._called_at = 0, -1, -math.inf
 
     @property
     def active(self) -> bool:

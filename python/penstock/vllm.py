@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import os
 import tempfile
 from typing import Any, Callable, Iterator, List, Optional
 
 from ._api import save_file
-from ._engine import cuda_or_cpu, file_weights, options_of, refuse_own_loader, weights
+from ._engine import (cuda_or_cpu, file_weights, options_of, refuse_elsewhere, refuse_own_loader,
+                      weights)
+from ._engine_object import headers, localize, url_of
 
 # Functions of vLLM's module default_loader that read safetensors files. Their first argument is
 # the list of files, the second whether to show a progress bar.
@@ -85,7 +88,7 @@ def _readers_replaced(read: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stand_in(source: Any, elsewhere: Optional[str]) -> Iterator[Any]:
+def _stand_in(source: Any, elsewhere: Any) -> Iterator[Any]:
     """Yields the Source in which vLLM searches for the safetensors files.
 
     `elsewhere` is the value of the option `weights`. If it is None, yields `source`. Otherwise the
@@ -109,8 +112,8 @@ def loader_class() -> Any:
 
     `--model-loader-extra-config` accepts the options effort, require, window (in bytes),
     keep_cached, group and weights, in addition to vLLM's own options. `weights` is where the
-    model's safetensors files are, such as s3://bucket/model; the rest of the model is where
-    vLLM's option for the model says."""
+    model's safetensors files are, such as s3://bucket/model, or a list of the files; the rest of
+    the model is where vLLM's option for the model says."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
@@ -122,7 +125,7 @@ def loader_class() -> Any:
                 options_of(load_config.model_loader_extra_config)
             own.load_format = "auto"
             own.model_loader_extra_config = given = dict(own.model_loader_extra_config)
-            self.penstock_weights: Optional[str] = given.pop("weights", None)
+            self.penstock_weights: Any = given.pop("weights", None)
             self.penstock_model: Optional[str] = None
             self.penstock_device = "cpu"
             super().__init__(own)
@@ -136,6 +139,7 @@ def loader_class() -> Any:
         def _get_weights_iterator(self, source: Any) -> Any:
             strategy = getattr(self.load_config, "safetensors_load_strategy", None)
             if strategy == "torchao":
+                refuse_elsewhere(self.penstock_weights, "the model is quantized by torchao")
                 refuse_own_loader(self.penstock, "vLLM", "the model is quantized by torchao")
                 return super()._get_weights_iterator(source)
             read: List[Any] = []
@@ -146,7 +150,7 @@ def loader_class() -> Any:
                        local_expert_ids: Any = None, **_how: Any) -> Any:
                 read.append(files)
                 if elsewhere is not None:
-                    files = [elsewhere]
+                    files = [elsewhere] if isinstance(elsewhere, str) else elsewhere
                 return file_weights(files, self.penstock_device, _ranks(), self.penstock,
                                     needs=_needs(local_expert_ids),
                                     progress=_shows_bar(use_tqdm_on_load))
@@ -163,10 +167,47 @@ def loader_class() -> Any:
     return PenstockModelLoader
 
 
+# ---- models in an object store ---------------------------------------------------
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replaces the function `name` of a module or class by around(original, *arguments), unless an
+    earlier call has replaced it. Does nothing if vLLM's version does not have the function."""
+    original = getattr(owner, name, None)
+    if original is None or hasattr(original, "penstock"):
+        return
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **how: Any) -> Any:
+        return around(original, *args, **how)
+
+    replacement.penstock = True  # type: ignore[attr-defined]
+    setattr(owner, name, replacement)
+
+
+def _model_config(original: Any, args: Any) -> Any:
+    """Wraps vLLM's create_model_config: a model s3://... of the load format "penstock" gets a local
+    folder for its config and its tokenizer."""
+    if args.load_format == "penstock":
+        localize(args, "model", "tokenizer")
+    return original(args)
+
+
+def _headers_in_folder(original: Any, folder: Any) -> Any:
+    """Wraps vLLM's function that reads the headers of the safetensors files in a folder. vLLM
+    chooses a dtype by them, and finds out whether the model has an lm_head."""
+    url = url_of(folder)
+    return original(folder) if url is None else headers(url)
+
+
 def register() -> None:
     """Registers the load format. vLLM calls this at least once in each of its processes."""
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import register_model_loader
+    from vllm.transformers_utils import config
     register_model_loader("penstock")(loader_class())
+    _wrap(EngineArgs, "create_model_config", _model_config)
+    _wrap(config, "_read_safetensors_metadata_in_dir", _headers_in_folder)
 
 
 __all__ = ["loader_class", "register", "weights"]

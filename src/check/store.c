@@ -124,9 +124,10 @@ static void read_describe(const struct pst_object_place *place,
 {
 	s->bytes = report->bytes;
 	s->read_ms = (double)(report->end_ns - report->start_ns) / 1e6;
-	/* The client always copies each byte once, from the window (memory that the server writes)
-	 * to this test's buffer. More copies mean that a CPU filled the window. */
-	s->by_cpu = report->cpu_copied > report->bytes;
+	/* The client copies each byte once, from the window (memory that the server writes) to this
+	 * test's buffer. More copies mean that a CPU filled the window. If nothing was written to a
+	 * window, the client's CPU has copied the bytes out of the server's file. */
+	s->by_cpu = report->cpu_copied > report->bytes || !report->dram_laid;
 	snprintf(s->engine, sizeof(s->engine), "%s", report->engine);
 	for (unsigned i = 0; i < report->path_count; i++) {
 		const struct penstock_report_path *row = &report->paths[i];

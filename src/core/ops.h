@@ -93,6 +93,8 @@ struct pst_storage_facts {
 	 * window. */
 	enum penstock_class windows_class;
 	bool windows_only; /* the caller allows only transfers through windows */
+	/* fills with PST_IO_FAR are possible: the server may pass a file (see there) */
+	bool windows_files;
 	/* Set by the commit of an upload to an object store. parts_far: number of parts that the
 	 * server fetched through windows. parts_near: number of other parts. why_near: why the
 	 * first of the other parts was not fetched through a window. */
@@ -167,7 +169,10 @@ struct penstock_storage {
 #define PST_IO_DIRECT 0x1u /* use O_DIRECT, not the page cache */
 #define PST_IO_RING 0x2u   /* the memory is a lane's staging memory, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call takes little time: make it at once, on this thread */
-#define PST_IO_FAR 0x8u	   /* for a drain: the server shall fetch the bytes through a window */
+/* For a drain: the server shall fetch the bytes through a window. For a fill without a window: the
+ * server shall pass a file, from which the storage copies the bytes to the transfer's memory. Such
+ * a fill fails with -EOPNOTSUPP if the server passes no file, and the next ones do for a while. */
+#define PST_IO_FAR 0x8u
 /* For a drain: move no bytes, but find memory for them in a window. See `placed`. */
 #define PST_IO_PLACE 0x10u
 
@@ -222,9 +227,9 @@ struct pst_io {
 	struct pst_window *window;
 	/* For PST_IO_PLACE: the device in whose memory the window is. */
 	struct penstock_device *dev;
-	/* Results of a fill into a window. by_window: the server wrote the bytes into the window.
-	 * by_dma: it did so only by DMA. If the bytes arrived in another way, `err` has the
-	 * reason. */
+	/* Results of a fill into a window or with PST_IO_FAR. by_window: the server wrote the bytes
+	 * into the window, or passed a file with them. by_dma: it did so only by DMA. If the bytes
+	 * arrived in another way, `err` has the reason. */
 	bool by_window, by_dma;
 	struct pst_err err; /* reason and text of the error if `result` is negative */
 	void (*done)(struct pst_io *io);
@@ -408,8 +413,12 @@ struct pst_stream_seq {
 	struct penstock_device *dev;
 	void *stream;
 	bool idle; /* the stream was idle at stream_begin */
+	/* The stream was idle, and no work of other streams can delay its next operation. So the
+	 * stream had reached that operation already. */
+	bool reached;
 	/* The stream is being captured: each operation becomes a node of a graph, and runs whenever
-	 * the graph is launched. Then `idle` is false, and stream_copy must not be called. */
+	 * the graph is launched. Then `idle` and `reached` are false, and stream_copy must not be
+	 * called. */
 	bool capturing;
 	bool copying;	   /* for the backend only: the stream may use a copy queue */
 	uint64_t state[4]; /* the backend's state */
@@ -532,10 +541,13 @@ struct pst_device_ops {
 	/*
 	 * For stream-ordered requests. stream_begin prepares to queue operations on the caller's
 	 * stream; after it has succeeded, the caller must call stream_end. In between, each of the
-	 * other functions queues one operation. Operations run in order.
+	 * other functions queues its operations. Operations run in order.
 	 *
 	 *	stream_write	stores `value` to *word
 	 *	stream_wait	waits until *word is at least `value`
+	 *	stream_write_wait
+	 *			does both: stores `value` to *word, then waits until *waited is at
+	 *			least `least`. It needs fewer calls of the driver.
 	 *	stream_copy	copies between registered host memory and device memory
 	 *	stream_run	executes copies[round->first] and the following round->count - 1
 	 *			copies. The device reads *round and the copies when the operation
@@ -553,6 +565,8 @@ struct pst_device_ops {
 			    struct pst_err *err);
 	int (*stream_wait)(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
 			   struct pst_err *err);
+	int (*stream_write_wait)(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+				 uint64_t *waited, uint64_t least, struct pst_err *err);
 	int (*stream_copy)(struct pst_stream_seq *seq, const struct pst_rect *rect,
 			   enum penstock_op op, struct pst_err *err);
 	int (*stream_run)(struct pst_stream_seq *seq, const struct pst_stream_round *round,

@@ -6,10 +6,12 @@
  * queues, which are in tests/standin/README.md, explain how copies and waits are made.
  */
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/log.h"
 #include "core/machine/sysfs.h"
 #include "device/cuda.h"
 #include "device/cuda_context.h"
@@ -31,8 +33,14 @@ static bool cuda_match(const char *name)
 
 static int cuda_count(void)
 {
-	const struct pst_cuda *api = pst_cuda_get(NULL);
+	static atomic_flag warned = ATOMIC_FLAG_INIT;
+	const char *why = NULL;
+	const struct pst_cuda *api = pst_cuda_get(&why);
 
+	/* Core selects host memory in place of a GPU. The user may expect a GPU to be used. */
+	if (pst_cuda_broken() && !atomic_flag_test_and_set(&warned))
+		pst_log(PST_LOG_WARN, "cuda", "device auto is no GPU, because the driver fails: %s",
+			why);
 	return api ? api->device_count : 0;
 }
 
@@ -395,6 +403,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.stream_end = pst_cuda_stream_end,
 	.stream_write = pst_cuda_stream_write,
 	.stream_wait = pst_cuda_stream_wait,
+	.stream_write_wait = pst_cuda_stream_write_wait,
 	.stream_copy = pst_cuda_stream_copy,
 	.stream_run = pst_cuda_stream_run,
 	.stream_count = pst_cuda_stream_count,

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct func_entry {
 	const char *symbol;
@@ -32,6 +33,8 @@ struct result_entry {
 static struct pst_cuda table;
 static bool loaded;
 static char why_text[256];
+/* Whether the machine has a driver that this file could not start. */
+static bool broken;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* clang-format off */
@@ -142,6 +145,7 @@ static int funcs_look_up(void *lib, const char *file)
 		char *member = (char *)&table + funcs[i].member_offset;
 
 		if (!sym && funcs[i].required) {
+			broken = true;
 			load_refuse("%s has no %s: the driver is too old", file, funcs[i].symbol);
 			return -ENOSYS;
 		}
@@ -159,6 +163,7 @@ static int driver_start(const char *file)
 		return -ENODEV;
 	}
 	if (rc != PST_CU_OK) {
+		broken = rc != PST_CU_NO_DEVICE;
 		load_refuse("cuInit: %s (%d)", pst_cuda_name(rc), (int)rc);
 		return pst_cuda_errno(rc);
 	}
@@ -166,6 +171,7 @@ static int driver_start(const char *file)
 	if (rc == PST_CU_OK)
 		rc = table.cuDeviceGetCount(&table.device_count);
 	if (rc != PST_CU_OK) {
+		broken = rc != PST_CU_NO_DEVICE;
 		load_refuse("cuDeviceGetCount: %s (%d)", pst_cuda_name(rc), (int)rc);
 		return pst_cuda_errno(rc);
 	}
@@ -189,6 +195,8 @@ static void driver_load(void)
 	if (!lib) {
 		const char *text = dlerror();
 
+		/* A missing file is a missing driver. */
+		broken = text && !strstr(text, strerror(ENOENT));
 		load_refuse("%s", text ? text : file);
 		return;
 	}
@@ -205,4 +213,10 @@ const struct pst_cuda *pst_cuda_get(const char **why)
 	if (why)
 		*why = why_text;
 	return NULL;
+}
+
+bool pst_cuda_broken(void)
+{
+	pthread_once(&once, driver_load);
+	return broken;
 }

@@ -11,6 +11,7 @@
 #define PST_CUDA_API_H
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Opaque objects of the driver, to which the library has only pointers. */
@@ -183,6 +184,24 @@ enum {
 	PST_CU_WAIT_FLUSH = 1 << 30,
 	PST_CU_WRITE_DEFAULT = 0x0,
 	PST_CU_WRITE_NO_BARRIER = 0x1,
+};
+
+/* Operations of cuStreamBatchMemOp. */
+enum {
+	PST_CU_OP_WAIT_64 = 4,
+	PST_CU_OP_WRITE_64 = 5,
+};
+
+/* One operation of cuStreamBatchMemOp: a wait or a write of a word of 64 bits. */
+union pst_cu_mem_op {
+	struct {
+		uint32_t operation;
+		pst_cu_ptr addr;
+		uint64_t value;
+		unsigned int flags;
+		pst_cu_ptr alias; /* the driver stores it */
+	} word;
+	uint64_t unused[6];
 };
 
 /* Results of cuStreamIsCapturing. */
@@ -445,6 +464,7 @@ R(cuStreamQuery, cuStreamQuery, (struct pst_cu_stream *stream)) \
 R(cuStreamSynchronize, cuStreamSynchronize, (struct pst_cu_stream *stream)) \
 R(cuStreamWaitEvent, cuStreamWaitEvent, \
 	(struct pst_cu_stream *stream, struct pst_cu_event *event, unsigned int flags)) \
+R(cuStreamGetFlags, cuStreamGetFlags, (struct pst_cu_stream *stream, unsigned int *flags)) \
 R(cuStreamGetCtx, cuStreamGetCtx, \
 	(struct pst_cu_stream *stream, struct pst_cu_ctx **ctx)) \
 O(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, \
@@ -497,6 +517,9 @@ O(cuStreamWaitValue32, cuStreamWaitValue32_v2, \
 	 unsigned int flags)) /* 11.7 */ \
 O(cuStreamWaitValue64, cuStreamWaitValue64_v2, \
 	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint64_t value, \
+	 unsigned int flags)) /* 11.7 */ \
+O(cuStreamBatchMemOp, cuStreamBatchMemOp_v2, \
+	(struct pst_cu_stream *stream, unsigned int count, union pst_cu_mem_op *ops, \
 	 unsigned int flags)) /* 11.7 */
 
 #define PST_CU_VMM_FUNCS(R, O) \
@@ -549,6 +572,10 @@ struct pst_cuda {
  * PENSTOCK_LIBCUDA names a file to load instead of libcuda.so.1.
  */
 const struct pst_cuda *pst_cuda_get(const char **why);
+
+/* Returns whether the machine has a driver that could not be loaded or started. Returns false if it
+ * has no driver, or if the driver finds no GPU. */
+bool pst_cuda_broken(void);
 
 /* Returns the -errno that stands for a result of the driver, or 0 for success. */
 int pst_cuda_errno(enum pst_cu_result rc);

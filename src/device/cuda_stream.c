@@ -190,6 +190,17 @@ static int stream_check(const struct penstock_device *dev, struct pst_cu_stream 
 	return 0;
 }
 
+/* Returns whether a stream that is idle has reached the operation that comes next. The next
+ * operation of a blocking stream also waits for the legacy default stream, which no query of the
+ * stream reports. */
+static bool stream_reached(const struct pst_cuda *api, struct pst_cu_stream *stream)
+{
+	unsigned int flags = 0;
+
+	return api->cuStreamGetFlags(stream, &flags) == PST_CU_OK &&
+	       flags & PST_CU_STREAM_NON_BLOCKING;
+}
+
 int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
 			  struct pst_err *err)
 {
@@ -209,6 +220,7 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 		/* A query of a stream that is being captured would invalidate the capture. */
 		seq->idle = !ret && rc == PST_CU_OK && !seq->capturing &&
 			    c->api->cuStreamQuery(stream) == PST_CU_OK;
+		seq->reached = seq->idle && stream_reached(c->api, stream);
 	}
 	if (rc != PST_CU_OK)
 		ret = pst_cuda_fail(err, rc, "preparing requests in stream order");
@@ -328,6 +340,44 @@ int pst_cuda_stream_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t va
 	enum pst_cu_result rc = word_wait(seq, word, value);
 
 	return op_result(seq, rc, "waiting for a word", err);
+}
+
+/* Queues the store and the wait in one call of the driver. Returns PST_CU_NOT_SUPPORTED if the
+ * driver has no such call. */
+static enum pst_cu_result batch_write_wait(struct pst_stream_seq *seq, uint64_t *word,
+					   uint64_t value, uint64_t *waited, uint64_t least)
+{
+	struct pst_cuda_device *c = seq_cuda(seq);
+	union pst_cu_mem_op ops[2] = {
+		{.word = {PST_CU_OP_WRITE_64, .value = value, .flags = PST_CU_WRITE_DEFAULT}},
+		{.word = {PST_CU_OP_WAIT_64, .value = least, .flags = PST_CU_WAIT_GEQ}},
+	};
+	enum pst_cu_result rc;
+
+	if (!has_memops(seq->dev, c->api) || !c->api->cuStreamBatchMemOp || seq->capturing)
+		return PST_CU_NOT_SUPPORTED;
+	rc = c->api->cuMemHostGetDevicePointer(&ops[0].word.addr, word, 0);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemHostGetDevicePointer(&ops[1].word.addr, waited, 0);
+	if (rc == PST_CU_OK && seq->copying)
+		rc = leave_copy_queue(c, seq->stream);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuStreamBatchMemOp(seq->stream, 2, ops, 0);
+	if (rc == PST_CU_OK)
+		seq->copying = false;
+	return rc;
+}
+
+int pst_cuda_stream_write_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			       uint64_t *waited, uint64_t least, struct pst_err *err)
+{
+	enum pst_cu_result rc = batch_write_wait(seq, word, value, waited, least);
+	int ret;
+
+	if (rc != PST_CU_NOT_SUPPORTED)
+		return op_result(seq, rc, "storing a word and waiting for another", err);
+	ret = pst_cuda_stream_write(seq, word, value, err);
+	return ret ? ret : pst_cuda_stream_wait(seq, waited, least, err);
 }
 
 /* ---- copies ---- */

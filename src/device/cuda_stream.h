@@ -13,6 +13,8 @@ int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t v
 			  struct pst_err *err);
 int pst_cuda_stream_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
 			 struct pst_err *err);
+int pst_cuda_stream_write_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
+			       uint64_t *waited, uint64_t least, struct pst_err *err);
 int pst_cuda_stream_copy(struct pst_stream_seq *seq, const struct pst_rect *rect,
 			 enum penstock_op op, struct pst_err *err);
 int pst_cuda_stream_run(struct pst_stream_seq *seq, const struct pst_stream_round *round,

@@ -193,6 +193,8 @@ static int parse_header(struct part name, struct part value, struct pst_http_hea
 		part_copy_from(value, ' ', out->modified, sizeof(out->modified));
 	else if (part_is(name, "x-amz-bucket-region"))
 		part_copy(value, out->region, sizeof(out->region));
+	else if (part_is(name, "x-amz-checksum-crc32"))
+		part_copy(value, out->crc32, sizeof(out->crc32));
 	else if (part_is(name, "x-amz-checksum-crc32c"))
 		part_copy(value, out->crc32c, sizeof(out->crc32c));
 	else if (part_is(name, "x-amz-checksum-crc64nvme"))

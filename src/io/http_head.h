@@ -29,7 +29,7 @@ struct pst_http_head {
 	char etag[256];		/* ETag with its quotes */
 	char modified[32];	/* Last-Modified */
 	char region[65];	/* x-amz-bucket-region */
-	char crc32c[17], crc64nvme[17]; /* x-amz-checksum-..., in base64 */
+	char crc32[17], crc32c[17], crc64nvme[17]; /* x-amz-checksum-..., in base64 */
 	char checksum_type[17];		/* x-amz-checksum-type, such as FULL_OBJECT */
 	/* values of the headers x-amz-rdma-reply, x-amz-rdma-bytes-transferred and
 	 * x-amz-rdma-checksum */

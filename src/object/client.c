@@ -106,7 +106,7 @@ static void target_idle(struct pst_object_target *target)
 static int check_defaults(const struct penstock_object_client_opts *o, struct pst_err *err)
 {
 	if (!o->transports && !o->address && !o->port && !o->user_count && !o->fence_ms &&
-	    !o->dc_key && !o->ofi_provider)
+	    !o->dc_key && !o->ofi_provider && !o->either_way)
 		return 0;
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 			"with a plane, only require_encryption and plane_ms can be set: give the "

@@ -61,7 +61,7 @@ static int open_plane(struct penstock_object_server *server,
 	int ret;
 
 	if (o->transports || o->channels || o->moves || o->timeout_ms || o->device || o->rate_min ||
-	    o->staging_max || o->dc_key || o->networks)
+	    o->staging_max || o->dc_key || o->networks || o->pass_files)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"with a plane, only require_encryption and plane_ms can be set: "
 				"give the other options to 'penstock plane'");

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The path "rdma": the server of a storage (its far side) writes the bytes of a read into a window,
- * which is memory of the lane (a thread of the library). The device copies them from there. For a
- * write, the server reads the bytes from a window of the storage. The storage fills this window
- * from a slot of the lane, or the lane lets the device copy the bytes into it. The storage and its
+ * which is memory of the lane (a thread of the library). The device copies them from there. If the
+ * bytes belong to host memory, the lane first asks for the server's file instead: the storage then
+ * copies the bytes from the file to their destination, without a window of the lane. For a write,
+ * the server reads the bytes from a window of the storage. The storage fills this window from a
+ * slot of the lane, or the lane lets the device copy the bytes into it. The storage and its
  * transports decide how the server accesses the window, and report whether a CPU copies the bytes.
  * The lane starts the chunks.
  */
@@ -23,7 +25,9 @@
 #include "core/request/spans.h"
 #include "path/slotted.h"
 
-#define WINDOWS 4 /* maximum number of windows of a thread (lane) */
+/* Maximum number of windows of a thread (lane), and of its chunks for which the server shall pass a
+ * file. A server serves few such requests at a time. */
+#define WINDOWS 4
 /* Maximum number of windows of a lane (a thread of the library) in its device's memory, and their
  * length in bytes. A server copies page cache to a GPU without a CPU copy if a transfer has 8 MiB
  * or more (path "mapped"). With 8 lanes, 128 MiB are in flight, which is 2.4 ms of a copy engine's
@@ -33,6 +37,10 @@
 /* For this time after the server refused a window in the device's memory, a lane (a thread of the
  * library) offers only windows in host memory. */
 #define REFUSED_NS 5000000000u
+/* Length in bytes of a chunk whose bytes come out of a file of the server. Each chunk costs an HTTP
+ * request. On two CPUs, client and server together use 0.11 CPU seconds for a GB with chunks of 8
+ * MiB, 0.15 with 4 MiB, and 0.10 with 16 MiB. */
+#define FILE_CHUNK (8u << 20)
 /* Length in bytes of a chunk, and of the first chunks of a request, if the storage has no
  * preference. */
 #define CHUNK_MAX (4u << 20)
@@ -51,6 +59,10 @@ struct rdma_lane {
 	uint64_t refused_ns;
 	const void *refused_by;
 	enum penstock_why refused_why;
+	unsigned files; /* number of chunks in flight for which the server shall pass a file */
+	/* The last time at which the server `no_file_by` passed no file; 0: never. */
+	uint64_t no_file_ns;
+	const void *no_file_by;
 };
 
 /* The window that a chunk needs: for which storage, in which memory, and how long. */
@@ -211,6 +223,17 @@ static void device_probe(const struct pst_route *route, struct pst_path_facts *f
 	}
 }
 
+/* Fills in the facts of a read into host memory, for which the server may pass its file. */
+static void file_probe(const struct pst_route *route, struct pst_path_facts *facts)
+{
+	if (route->op != PENSTOCK_READ || !route->dev->facts.is_host ||
+	    !route->st->facts.windows_files)
+		return;
+	snprintf(facts->note, sizeof(facts->note),
+		 "one CPU copy if the server passes its file, else two");
+	facts->chunk_max = FILE_CHUNK;
+}
+
 static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)
 {
@@ -236,6 +259,7 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 			 "a CPU copies the bytes of the transports that are open (no NIC does)");
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
+	file_probe(route, facts);
 	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
 	device_probe(route, facts);
 	/* For a write, the device copies the bytes to a slot (pinned staging memory), and the
@@ -346,6 +370,75 @@ static void rdma_filled(struct pst_io *io)
 	else
 		pst_chunk_copy(chunk, place->window->mem, chunk->moved, rdma_copied);
 }
+
+/* ---- a chunk of a read out of a file of the server ---- */
+
+static void file_copied(struct pst_io *io)
+{
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
+	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
+
+	state->files--;
+	chunk->engine = io->engine;
+	if (io->result == -EOPNOTSUPP) {
+		state->no_file_ns = pst_now_ns();
+		state->no_file_by = chunk->route->st->facts.windows;
+		pst_chunk_again(chunk, &io->err);
+		return;
+	}
+	/* As in rdma_filled, the server may have sent the bytes in its response instead. */
+	if (io->result < 0 ||
+	    (io->result && !io->by_window && !pst_chunk_demote(chunk, &io->err))) {
+		chunk->err = io->err;
+		pst_chunk_done(chunk, io->err.code);
+		return;
+	}
+	chunk->moved = (uint64_t)io->result < chunk->len ? (uint64_t)io->result : chunk->len;
+	chunk->cpu_copied += chunk->moved;
+	pst_chunk_done(chunk, 0);
+}
+
+/* Starts a chunk of a read for which the server shall pass its file. Returns -EOPNOTSUPP if the
+ * chunk needs a window of the lane: its memory is not one piece of host memory, or the server has
+ * passed no file recently. Returns -EAGAIN if the lane has WINDOWS such chunks in flight. */
+static int file_start(struct pst_chunk *chunk, struct rdma_lane *state)
+{
+	const struct penstock_storage *st = chunk->route->st;
+	struct pst_part part;
+	int ret;
+
+	if (!st->facts.windows_files || !chunk->route->dev->facts.is_host || chunk->req->stage ||
+	    (state->no_file_ns && state->no_file_by == st->facts.windows &&
+	     pst_now_ns() - state->no_file_ns < REFUSED_NS) ||
+	    pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part) ||
+	    part.row_len < chunk->len || !part.dev->facts.is_host)
+		return -EOPNOTSUPP;
+	if (state->files == WINDOWS)
+		return -EAGAIN;
+	state->files++; /* before the call, because the call may complete the chunk */
+	pst_chunk_io(chunk, part.mem, chunk->off, chunk->len, PST_IO_FAR, file_copied);
+	ret = pst_chunk_io_start(chunk);
+	if (ret)
+		state->files--;
+	if (ret == -EOPNOTSUPP)
+		chunk->err.code = 0;
+	return ret;
+}
+
+/* Shortens a chunk whose bytes shall go through a window after all, so that the lane's windows have
+ * their usual length. The rest of the chunk follows when the chunk is done. */
+static void chunk_shorten(struct pst_chunk *chunk)
+{
+	const struct pst_storage_facts *st = &chunk->route->st->facts;
+	const uint64_t most = st->chunk_best ? st->chunk_best : CHUNK_MAX;
+
+	if (!st->windows_files || !chunk->route->dev->facts.is_host || chunk->len <= most)
+		return;
+	chunk->rest += chunk->len - most;
+	chunk->len = most;
+}
+
+/* ---- the memory of a chunk's window ---- */
 
 static int part_is_elsewhere(void *arg, const struct pst_part *part)
 {
@@ -459,12 +552,17 @@ static int rdma_start_write(struct pst_chunk *chunk, const struct rdma_lane *sta
 static int rdma_start(struct pst_chunk *chunk)
 {
 	struct rdma_lane *state = chunk->lane->path_state[chunk->path];
-	struct need need = {chunk->route->st, NULL, chunk->len};
+	struct need need = {chunk->route->st, NULL, 0};
 	struct place *place;
 	int ret;
 
 	if (chunk->route->op == PENSTOCK_WRITE)
 		return rdma_start_write(chunk, state);
+	ret = file_start(chunk, state);
+	if (ret != -EOPNOTSUPP)
+		return ret;
+	chunk_shorten(chunk);
+	need.len = chunk->len;
 	need.dev = window_device(chunk, state);
 	ret = place_take(chunk->lane, state, &need, &place, &chunk->err);
 	if (ret && ret != -EAGAIN && need.dev) {

@@ -283,21 +283,22 @@ static bool shm_parse(struct cursor *in, struct pst_token *t)
 	if (!take_bytes(in, t->shm.host, sizeof(t->shm.host)) || !take(in, ':'))
 		return false;
 	t->shm.cuda = take(in, 'c');
-	return (t->shm.cuda || take(in, 'm')) && take(in, ':') &&
+	t->shm.file = !t->shm.cuda && take(in, 'f');
+	return (t->shm.cuda || t->shm.file || take(in, 'm')) && take(in, ':') &&
 	       take_word(in, t->shm.handle, PST_TOKEN_HANDLE_MAX) && is_handle(t->shm.handle) &&
 	       take_bytes(in, t->shm.cap, sizeof(t->shm.cap));
 }
 
 static int shm_print(const struct pst_token *t, char *out, size_t size)
 {
+	const char kind = t->shm.cuda ? 'c' : t->shm.file ? 'f' : 'm';
 	char host[2 * PST_TOKEN_HOST + 1], cap[2 * PST_TOKEN_CAP + 1];
 
-	if (!is_handle(t->shm.handle))
+	if (!is_handle(t->shm.handle) || (t->shm.cuda && t->shm.file))
 		return -EINVAL;
 	pst_hex(t->shm.host, sizeof(t->shm.host), host);
 	pst_hex(t->shm.cap, sizeof(t->shm.cap), cap);
-	return snprintf(out, size, "%s:%c:%s:%s", host, t->shm.cuda ? 'c' : 'm', t->shm.handle,
-			cap);
+	return snprintf(out, size, "%s:%c:%s:%s", host, kind, t->shm.handle, cap);
 }
 
 /* ---- all kinds ---- */

@@ -13,7 +13,8 @@
  * hipobj-rc-v2	88 hex digits. Some senders append :<hex>:<hex>, an address and a length.
  * rc1		<hex>:<hex>:rc1:<address>:<port>:<connection, 32 hex>:<memory key, 8 hex>
  * tcp1		<hex>:<hex>:tcp1:<address>:<port>:<capability, 32 hex>
- * shm1		<hex>:<hex>:shm1:<host, 32 hex>:<m or c>:<handle>:<capability, 32 hex>
+ * shm1		<hex>:<hex>:shm1:<host, 32 hex>:<m, c or f>:<handle>:<capability, 32 hex>;
+ *		m: shared host memory, c: memory of a GPU, f: the window takes a file
  */
 #ifndef PST_S3_TOKEN_H
 #define PST_S3_TOKEN_H
@@ -86,6 +87,9 @@ struct pst_token {
 		struct {
 			unsigned char host[PST_TOKEN_HOST];
 			bool cuda; /* the window is in the memory of a GPU */
+			/* The window takes a file: the server passes the object's file, and the
+			 * client copies the bytes itself. Not together with `cuda`. */
+			bool file;
 			char handle[PST_TOKEN_HANDLE_MAX + 1];
 			unsigned char cap[PST_TOKEN_CAP];
 		} shm;

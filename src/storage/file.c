@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/cachestat.h"
 #include "core/lane/lane.h"
 #include "io/call_now.h"
 #include "storage/file_facts.h"
@@ -290,25 +291,6 @@ static bool file_match(const char *url)
 
 /* ---- residency ---- */
 
-#ifndef SYS_cachestat
-#define SYS_cachestat 451 /* In Linux since 6.5; the number is the same on every architecture. */
-#endif
-
-struct cachestat_range_abi {
-	uint64_t off, len;
-};
-struct cachestat_abi {
-	uint64_t nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted;
-};
-
-/* Returns the number of the kernel's pages that the range touches. */
-static uint64_t pages_in_range(uint64_t off, uint64_t end)
-{
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-
-	return end > off ? (end + page - 1) / page - off / page : 0;
-}
-
 /* Returns the number of pages of the range that exist in the file. A program may request more bytes
  * than the file has, and pages behind the file's end must not count as "not in the page cache". */
 static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
@@ -318,12 +300,12 @@ static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, u
 	struct stat stat;
 
 	if (end <= st->facts.length)
-		return pages_in_range(off, end);
+		return pst_pages_of(off, end);
 	if (!file->is_block)
 		/* A regular file may have grown since it was opened, so its length is read
 		 * again. */
 		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size;
-	return pages_in_range(off, end < length ? end : length);
+	return pst_pages_of(off, end < length ? end : length);
 }
 
 /* Returns how much of the range is in the page cache, as cachestat(2) reports it. If cachestat does
@@ -332,8 +314,7 @@ static enum pst_residency file_residency(struct penstock_storage *st, uint64_t o
 					 enum penstock_why *why)
 {
 	struct pst_file *file = st->priv;
-	struct cachestat_range_abi range = {off, len};
-	struct cachestat_abi stat;
+	uint64_t pages;
 	int refused = atomic_load_explicit(&file->cachestat_error, memory_order_relaxed);
 
 	if (file->overlay || refused) {
@@ -342,14 +323,14 @@ static enum pst_residency file_residency(struct penstock_storage *st, uint64_t o
 					  : PENSTOCK_WHY_RESIDENCY_NONE;
 		return PST_UNKNOWN;
 	}
-	if (syscall(SYS_cachestat, file->fd, &range, &stat, 0)) {
-		atomic_store_explicit(&file->cachestat_error, errno, memory_order_relaxed);
+	refused = pst_cachestat(file->fd, off, len, &pages);
+	if (refused) {
+		atomic_store_explicit(&file->cachestat_error, refused, memory_order_relaxed);
 		return file_residency(st, off, len, why);
 	}
-	if (stat.nr_cache >= pages_in_range(off, off + len) ||
-	    stat.nr_cache >= pages_in_file(st, off, off + len))
+	if (pages >= pst_pages_of(off, off + len) || pages >= pages_in_file(st, off, off + len))
 		return PST_WARM;
-	return stat.nr_cache ? PST_MIXED : PST_COLD;
+	return pages ? PST_MIXED : PST_COLD;
 }
 
 const struct pst_storage_ops pst_storage_file = {

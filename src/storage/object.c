@@ -71,12 +71,6 @@ struct pst_object {
 
 /* ---- open ---- */
 
-/* Returns whether the ETag can be used in If-Match: a weak ETag never matches. */
-static bool etag_is_strong(const char *etag)
-{
-	return etag[0] && strncmp(etag, "W/", 2);
-}
-
 /*
  * Requests the object's length and ETag. A HEAD request returns both, but an error in reply to HEAD
  * has no text, and a presigned URL is valid for one method only. So with `head` false, which
@@ -203,18 +197,6 @@ static void object_free(struct pst_object *object)
 	free(object);
 }
 
-/* Returns a hash of the ETag (64-bit FNV-1a), or 0 if there is none. */
-static uint64_t etag_hash(const char *etag)
-{
-	uint64_t hash = 0xcbf29ce484222325;
-
-	if (!etag[0])
-		return 0;
-	for (; *etag; etag++)
-		hash = (hash ^ (unsigned char)*etag) * 0x100000001b3;
-	return hash ? hash : 1;
-}
-
 static void facts_set(struct penstock_storage *st, const struct pst_object *object,
 		      const struct pst_err *why_windows)
 {
@@ -222,7 +204,7 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 	const char *check = "unchecked, because the server has no checksum of the whole object";
 
 	facts->length = object->upload ? 0 : object->length;
-	facts->version = object->upload ? 0 : etag_hash(object->etag);
+	facts->version = object->upload ? 0 : pst_object_etag_hash(object->etag);
 	facts->writable = object->upload;
 	facts->chunk_best = GET_BYTES;
 	pst_object_windows_facts(object->windows, why_windows,
@@ -237,7 +219,9 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 	else if (object->sum.state == PST_OBJECT_SUM_OPEN)
 		check = object->sum.kind == PST_HASH_CRC64NVME
 				? "checked by CRC64NVME when all of it is read"
-				: "checked by CRC32C when all of it is read";
+			: object->sum.kind == PST_HASH_CRC32C
+				? "checked by CRC32C when all of it is read"
+				: "checked by CRC32 when all of it is read";
 	else if (object->place.url.unchecked)
 		check = "unchecked, as the URL asks";
 	else if (!object->etag[0])
@@ -251,7 +235,7 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
  * guarantees that both attempts write the same bytes. */
 static int window_read_check(const struct pst_object *object, struct pst_err *err)
 {
-	if (etag_is_strong(object->etag))
+	if (pst_object_etag_is_strong(object->etag))
 		return 0;
 	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
 			      "the object has no strong ETag, without which a late transfer could "
@@ -403,6 +387,19 @@ static void check_give_up(const struct pst_object *object)
 		object->place.url.name, PST_OBJECT_SUM_PIECES_MAX);
 }
 
+/* Gives up the check of a checksum that no device computes: bytes come into a device's memory. */
+static void check_by_device(struct pst_object *object)
+{
+	bool given_up;
+
+	pthread_mutex_lock(&object->lock);
+	given_up = pst_object_sum_by_device(&object->sum);
+	pthread_mutex_unlock(&object->lock);
+	if (given_up)
+		pst_log(PST_LOG_INFO, "object", "%s is unchecked: a GPU computes no CRC32",
+			object->place.url.name);
+}
+
 /* Finds the first bytes of a read at *at or later that the object's checksum still needs. Stores
  * their offset in *at. Returns their number, or 0 if the checksum needs no further bytes. */
 static uint64_t check_gap(struct object_read *read, uint64_t *at)
@@ -516,7 +513,7 @@ static void read_finish(struct object_read *read, int64_t result)
 	io->engine = io->by_window		? read->grant.transport
 		     : object->place.server.tls ? "https"
 						: "http";
-	if (result >= 0 && io->window && !io->by_window)
+	if (result >= 0 && read->grant.windows && !io->by_window)
 		pst_object_grant_why(&read->grant, &io->err);
 	pst_object_call_clear(call);
 	free(read);
@@ -533,6 +530,7 @@ static bool sum_choose(struct object_read *read)
 	read->job_off = read->call.first;
 	read->job_len = read->call.http.in_len;
 	read->job_kind = PST_HASH_CRC64NVME;
+	check_by_device(read->object);
 	if (read->grant.verdict.has_crc64 && !read->has_crc64)
 		return true;
 	read->job_kind = read->object->sum.kind;
@@ -577,7 +575,7 @@ static void read_check_and_finish(struct object_read *read)
 
 	if (!io->by_window) {
 		read_finish(read, read_check(read));
-	} else if (!io->window->dev) {
+	} else if (!io->window || !io->window->dev) {
 		read_finish(read, read_check_window(read));
 	} else if (sum_choose(read)) {
 		read->job.run = sums_run;
@@ -653,6 +651,19 @@ static void read_ended(struct pst_object_call *call)
 	pst_object_grant_release(&read->grant, read_released);
 }
 
+/* Opens the window of a read of `len` bytes. Without a window in `io`, the window takes a file,
+ * whose bytes the library copies to the memory of the transfer. */
+static int read_grant(struct object_read *read, uint64_t len)
+{
+	struct pst_object_windows *windows = read->object->windows;
+	struct pst_io *io = read->io;
+
+	return io->window ? pst_object_grant_open(&read->grant, windows, io->window, PENSTOCK_READ,
+						  len, &io->err)
+			  : pst_object_grant_take(&read->grant, windows, io->iov->iov_base, len,
+						  &io->err);
+}
+
 static int object_fill(struct pst_io *io)
 {
 	struct pst_object *object = io->st->priv;
@@ -685,18 +696,17 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in = io->iov;
 	read->call.http.in_count = io->iov_count;
 	read->call.http.in_len = left;
-	if (etag_is_strong(object->etag))
+	if (pst_object_etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
 	/* After many declined tokens, the server gets none for a pause. This call ends a pause that
 	 * is over, so that later transfers have windows again. */
-	if (object->windows && !io->window)
+	if (object->windows && !io->window && !(io->flags & PST_IO_FAR))
 		pst_object_windows_check(object->windows, &(struct pst_err){0});
-	if (io->window) {
+	if (io->window || io->flags & PST_IO_FAR) {
 		/* checked at each read, because a commit may have changed the object's ETag */
 		ret = window_read_check(object, &io->err);
 		if (!ret)
-			ret = pst_object_grant_open(&read->grant, object->windows,
-						    io->window, PENSTOCK_READ, left, &io->err);
+			ret = read_grant(read, left);
 		if (ret) {
 			free(read);
 			return ret;
@@ -780,12 +790,14 @@ static int object_windows_reach(struct penstock_storage *st, struct penstock_dev
 
 	if (object->upload || !object->length)
 		return pst_fail(err, PENSTOCK_WHY_NO_WINDOW, "the object has no bytes to read");
-	if (object->sum.pieces && pst_object_device_sums(dev, object->sum.kind, &why))
+	if (object->sum.pieces && object->sum.kind != PST_HASH_CRC32 &&
+	    pst_object_device_sums(dev, object->sum.kind, &why))
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
 				      "the CPU compares the object's checksum with the bytes (add "
 				      "unchecked=1 to the URL to compare none): %.100s",
 				      why.text);
-	return pst_object_reach(&object->place, etag_is_strong(object->etag) ? object->etag : NULL,
+	return pst_object_reach(&object->place,
+				pst_object_etag_is_strong(object->etag) ? object->etag : NULL,
 				object->length, object->windows, dev, err);
 }
 

@@ -88,7 +88,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	struct pst_window *window;
 	struct pst_err why;
 	char code[64];
-	bool began;
+	bool began, passing;
 	int ret;
 
 	if (!part || !up->far || !object_length(up))
@@ -115,6 +115,8 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	if (!ret)
 		pst_object_grant_judge(&grant, call, code);
 	began = call->exchange && call->exchange->phase == PST_OBJECT_MOVES;
+	/* The library repeats a body for longer than a token. */
+	passing = !ret && pst_object_call_is_passing(call) && (part->window || !up->windows_only);
 	pst_object_grant_wait(&grant);
 	call->token = NULL;
 	call->exchange = NULL;
@@ -125,9 +127,9 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 		pst_object_call_clear(call);
 		return commit_window(up, call, limits, err);
 	}
-	if (ret || grant.verdict.next == PENSTOCK_OBJECT_ERROR)
+	if (ret || (grant.verdict.next == PENSTOCK_OBJECT_ERROR && !passing))
 		return ret;
-	if (grant.verdict.next == PENSTOCK_OBJECT_DONE) {
+	if (grant.verdict.next == PENSTOCK_OBJECT_DONE && !passing) {
 		up->parts_far++;
 		up->parts_device += part->window != NULL;
 		if (part->window)
@@ -140,7 +142,10 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	/* A server that does not support tokens has stored an empty object. Then the next request
 	 * must not demand that the object does not exist. */
 	up->must_be_new &= !grant.verdict.stored_empty;
-	pst_object_grant_why(&grant, &why);
+	if (passing)
+		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
+	else
+		pst_object_grant_why(&grant, &why);
 	pst_object_call_clear(call);
 	return commit_near(up, call, limits, &why, err);
 }
@@ -400,10 +405,13 @@ static int commit_result(struct pst_object_upload *up, const struct pst_object_c
 
 /* Returns whether an object of one part is sent by a multipart upload instead of a PUT. A server
  * that ignores tokens stores an empty body. In a multipart upload, that body is only an empty part,
- * which no other client can read. With a PUT, it would be an empty object. */
+ * which no other client can read. With a PUT, it would be an empty object. An upload whose first
+ * commit was stopped after it had begun to send the part continues in the same way. */
 static bool needs_parts(const struct pst_object_upload *up)
 {
-	return up->far && object_length(up) && !pst_object_windows_answered(up->windows);
+	return up->far && object_length(up) &&
+	       (!pst_object_windows_answered(up->windows) ||
+		(up->parts[0] && up->parts[0]->state != PART_FILLING));
 }
 
 /* Writes the message for a commit that the caller's limits have ended: whether the object may

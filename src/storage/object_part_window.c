@@ -32,6 +32,30 @@ static struct upload_device *device_find(struct pst_object_upload *up,
 	return NULL;
 }
 
+/* Reserves a device's copier for the calling thread. If the device has no thread (object_worker.c),
+ * several threads may prepare parts at the same time. */
+static struct pst_copier *copier_get(struct pst_object_upload *up,
+				     const struct penstock_device *dev)
+{
+	struct upload_device *own;
+
+	pthread_mutex_lock(&up->lock);
+	own = device_find(up, dev);
+	while (own->copies)
+		pthread_cond_wait(&up->changed, &up->lock);
+	own->copies = true;
+	pthread_mutex_unlock(&up->lock);
+	return own->copier;
+}
+
+static void copier_put(struct pst_object_upload *up, const struct penstock_device *dev)
+{
+	pthread_mutex_lock(&up->lock);
+	device_find(up, dev)->copies = false;
+	pthread_cond_broadcast(&up->changed);
+	pthread_mutex_unlock(&up->lock);
+}
+
 /* Adds a window, which no part uses yet, to the upload's list. */
 static void window_add(struct pst_object_upload *up, struct upload_window *own)
 {
@@ -131,7 +155,7 @@ static int device_add(struct pst_object_upload *up, struct penstock_device *dev,
 		return ret;
 	}
 	pthread_mutex_lock(&up->lock);
-	up->devices[up->device_count++] = (struct upload_device){dev, copier};
+	up->devices[up->device_count++] = (struct upload_device){dev, copier, false};
 	window_add(up, first);
 	up->device_bytes += first->window->len;
 	pthread_mutex_unlock(&up->lock);
@@ -331,14 +355,13 @@ static int window_copy(const struct part *part, uint64_t first, char *mem, uint6
 	uint64_t ticket;
 	int ret;
 
-	pthread_mutex_lock(&part->upload->lock);
-	copier = device_find(part->upload, dev)->copier;
-	pthread_mutex_unlock(&part->upload->lock);
+	copier = copier_get(part->upload, dev);
 	ret = in ? dev->ops->copy_in(copier, &rect) : dev->ops->copy_out(copier, &rect);
 	if (!ret)
 		ret = dev->ops->record(copier, &ticket);
 	if (!ret)
 		ret = dev->ops->wait(copier, ticket);
+	copier_put(part->upload, dev);
 	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
 				    "%s: copying %llu bytes of a window: %m", dev->name,
 				    (unsigned long long)len)

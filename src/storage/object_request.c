@@ -416,13 +416,13 @@ bool pst_object_code_is(const char *code, const char *const *list)
 	return false;
 }
 
-bool pst_object_call_may_pass(const struct pst_object_call *call)
+bool pst_object_call_is_passing(const struct pst_object_call *call)
 {
 	static const char *const passing[] = {"RequestTimeout", "InternalError", "SlowDown",
 					      "ServiceUnavailable", NULL};
 	char code[64];
 
-	if (call->http.result || call->exchange || call->repeats >= REPEATS_MAX ||
+	if (call->http.result || call->exchange ||
 	    (call->http.head.status != 400 && call->http.head.status != 200 &&
 	     call->http.head.status != 500))
 		return false;
@@ -433,6 +433,11 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 		return strncmp(code, "RDMA", 4);
 	return strcmp(call->method, "GET") && text_is_error(&call->http.text) &&
 	       pst_object_code_is(code, passing);
+}
+
+bool pst_object_call_may_pass(const struct pst_object_call *call)
+{
+	return call->repeats < REPEATS_MAX && pst_object_call_is_passing(call);
 }
 
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
@@ -723,4 +728,20 @@ int pst_object_call_result(const struct pst_object_call *call, const char *what,
 	return pst_fail_errno(err, value, why, "%s: cannot %s: the server answered %u%s%s%s%s%s%s",
 			      name, what, http->head.status, code[0] ? " " : "", code, advice,
 			      message[0] ? " (" : "", message, message[0] ? ")" : "");
+}
+
+bool pst_object_etag_is_strong(const char *etag)
+{
+	return etag[0] && strncmp(etag, "W/", 2);
+}
+
+uint64_t pst_object_etag_hash(const char *etag)
+{
+	uint64_t hash = 0xcbf29ce484222325;
+
+	if (!etag[0])
+		return 0;
+	for (; *etag; etag++)
+		hash = (hash ^ (unsigned char)*etag) * 0x100000001b3;
+	return hash ? hash : 1;
 }

@@ -119,6 +119,8 @@ void pst_object_call_clear(struct pst_object_call *call);
  * S3 gives some of these errors the status 400. If S3 begins its response before the work is done,
  * even an error has the status 200. */
 bool pst_object_call_may_pass(const struct pst_object_call *call);
+/* Returns whether a call has ended with such an error, even if it was repeated often enough. */
+bool pst_object_call_is_passing(const struct pst_object_call *call);
 /* Returns whether the code of an error is in the list, which ends with NULL. */
 bool pst_object_code_is(const char *code, const char *const *list);
 /* Starts an ended call once more, for another attempt. */
@@ -135,6 +137,11 @@ int pst_object_call_run(struct pst_object_call *call, struct pst_err *err);
  * failed and what to do. `what` is the attempted action for the message, such as "read". */
 int pst_object_call_result(const struct pst_object_call *call, const char *what,
 			   struct pst_err *err);
+
+/* Returns whether the ETag can be used in If-Match: a weak ETag never matches. */
+bool pst_object_etag_is_strong(const char *etag);
+/* Returns a hash of the ETag (64-bit FNV-1a), or 0 if there is none. */
+uint64_t pst_object_etag_hash(const char *etag);
 
 /* Copies the text of the first XML element `name` of a response to `out`. Removes control
  * characters, and decodes the escapes of quotes and ampersands. The copy is empty if there is no

@@ -23,14 +23,21 @@ void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head 
 			 uint64_t length)
 {
 	/* A checksum of the type COMPOSITE is computed from the checksums of the parts. It cannot
-	 * be compared with a checksum of the bytes, so it is ignored. */
-	bool whole = !head->checksum_type[0] || !strcmp(head->checksum_type, "FULL_OBJECT");
-	const char *text = head->crc64nvme[0] ? head->crc64nvme : head->crc32c;
+	 * be compared with a checksum of the bytes, so it is ignored. If the server does not tell
+	 * the type, the checksum of an object in parts may be composite. The ETag of such an object
+	 * ends with a hyphen and the number of parts. A CRC64NVME is never composite. */
+	bool whole = head->checksum_type[0] ? !strcmp(head->checksum_type, "FULL_OBJECT")
+					    : head->crc64nvme[0] || !strchr(head->etag, '-');
+	const char *text = head->crc64nvme[0] ? head->crc64nvme
+			   : head->crc32c[0]  ? head->crc32c
+					      : head->crc32;
 	unsigned char digest[16];
 	long len;
 
 	memset(sum, 0, sizeof(*sum));
-	sum->kind = head->crc64nvme[0] ? PST_HASH_CRC64NVME : PST_HASH_CRC32C;
+	sum->kind = head->crc64nvme[0] ? PST_HASH_CRC64NVME
+		    : head->crc32c[0]  ? PST_HASH_CRC32C
+				       : PST_HASH_CRC32;
 	sum->length = length;
 	len = pst_base64_parse(text, strlen(text), digest, sizeof(digest));
 	if (!whole || !length || len != (long)pst_hash_len(sum->kind))
@@ -39,6 +46,15 @@ void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head 
 	sum->pieces = calloc(PST_OBJECT_SUM_PIECES_MAX + 1, sizeof(*sum->pieces));
 	if (sum->pieces)
 		sum->state = PST_OBJECT_SUM_OPEN;
+}
+
+bool pst_object_sum_by_device(struct pst_object_sum *sum)
+{
+	if (sum->state == PST_OBJECT_SUM_OPEN && sum->kind == PST_HASH_CRC32) {
+		sum->state = PST_OBJECT_SUM_GIVEN_UP;
+		return true;
+	}
+	return false;
 }
 
 void pst_object_sum_close(struct pst_object_sum *sum)

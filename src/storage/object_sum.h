@@ -48,6 +48,9 @@ struct pst_object_sum {
 void pst_object_sum_open(struct pst_object_sum *sum, const struct pst_http_head *head,
 			 uint64_t length);
 void pst_object_sum_close(struct pst_object_sum *sum);
+/* Called before a device computes a checksum. Devices compute no CRC-32, so this gives up the check
+ * of a CRC-32. Returns true if it has given up the check. */
+bool pst_object_sum_by_device(struct pst_object_sum *sum);
 
 /* Computes the checksum of `len` bytes of the memory in `iov`, of which it skips the first `skip`
  * bytes. */

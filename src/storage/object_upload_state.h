@@ -81,7 +81,8 @@ struct upload_window {
 /* A device whose memory has windows of the upload. */
 struct upload_device {
 	struct penstock_device *dev;
-	struct pst_copier *copier; /* used by one thread at a time */
+	struct pst_copier *copier;
+	bool copies; /* whether a thread uses the copier, which only one thread at a time may do */
 };
 
 /* The result of a part that the server has stored. Its struct part has been freed. */

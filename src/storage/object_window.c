@@ -30,6 +30,9 @@
 /* If a test has shown that a server has no access to a device's memory, the next test is made after
  * this time in nanoseconds. */
 #define REACH_NS 60000000000u
+/* If a server has declined a window that takes a file, it gets no such window for this time in
+ * nanoseconds. */
+#define NO_FILES_NS 60000000000u
 /* Length in bytes. If a window is longer, a separate thread ends its registration. */
 #define LONG (1u << 20)
 
@@ -65,6 +68,11 @@ struct pst_object_windows {
 	 * process ends */
 	_Atomic uint64_t again_ns;
 	_Atomic unsigned declines;
+	/* whether windows can take a file: the server is on this host, and transport shm1 is the
+	 * preferred one */
+	_Atomic bool takes_files;
+	/* time (pst_now_ns) until which the server gets no windows that take a file */
+	_Atomic uint64_t no_files_ns;
 	/* whether the server has moved the bytes of a PUT through a window */
 	_Atomic bool answered;
 	/* `why` is the message for `shut`; the lock protects it and `reaches` */
@@ -273,6 +281,9 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 	hub = hub_find(address, place->url.transports, place->server.tls, why);
 	if (hub)
 		windows = windows_find(place->endpoint, hub, why);
+	if (windows)
+		atomic_store(&windows->takes_files,
+			     here && pst_wire_client_takes_files(hub->client));
 	pthread_mutex_unlock(&lock);
 	return windows;
 }
@@ -291,6 +302,7 @@ void pst_object_windows_facts(const struct pst_object_windows *windows, const st
 	facts->windows_class =
 		pst_wire_client_is_dma(windows->hub->client) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 	facts->windows_shut = &windows->shut;
+	facts->windows_files = atomic_load(&windows->takes_files);
 }
 
 /* ---- what responses tell about the server ---- */
@@ -491,18 +503,12 @@ int pst_object_window_open(struct pst_object_windows *windows, struct penstock_d
 
 /* ---- one request ---- */
 
-int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
-			  struct pst_window *window, enum penstock_op op, uint64_t len,
-			  struct pst_err *err)
+/* Sets the members of a grant whose inner grant has been opened. */
+static void grant_set(struct pst_object_grant *grant, struct pst_object_windows *windows,
+		      struct pst_window *window, enum penstock_op op, uint64_t len)
 {
 	struct penstock_object_window_info info = {.size = sizeof(info)};
-	int ret = pst_object_windows_check(windows, err);
 
-	if (!ret)
-		ret = pst_wire_window_open(((struct object_window *)window)->buffer, op, 0, len,
-					   &grant->inner, err);
-	if (ret)
-		return ret;
 	pst_wire_window_info(grant->inner, &info);
 	grant->windows = windows;
 	grant->window = window;
@@ -513,7 +519,35 @@ int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_wind
 	grant->transport = info.transport;
 	grant->dma = pst_wire_window_is_dma(grant->inner);
 	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
-	return 0;
+}
+
+int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
+			  struct pst_window *window, enum penstock_op op, uint64_t len,
+			  struct pst_err *err)
+{
+	int ret = pst_object_windows_check(windows, err);
+
+	if (!ret)
+		ret = pst_wire_window_open(((struct object_window *)window)->buffer, op, 0, len,
+					   &grant->inner, err);
+	if (!ret)
+		grant_set(grant, windows, window, op, len);
+	return ret;
+}
+
+int pst_object_grant_take(struct pst_object_grant *grant, struct pst_object_windows *windows,
+			  void *mem, uint64_t len, struct pst_err *err)
+{
+	int ret = pst_object_windows_check(windows, err);
+
+	if (!ret && (!atomic_load(&windows->takes_files) ||
+		     pst_now_ns() < atomic_load(&windows->no_files_ns)))
+		ret = pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "the server passes no files");
+	if (!ret)
+		ret = pst_wire_window_take(windows->hub->client, mem, len, &grant->inner, err);
+	if (!ret)
+		grant_set(grant, windows, NULL, PENSTOCK_READ, len);
+	return ret;
 }
 
 void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call)
@@ -596,12 +630,32 @@ static void judge_device(struct pst_object_grant *grant)
 	verdict->remember = 0;
 }
 
+/* Changes the verdict about a window that takes a file, if the server has not passed the file: the
+ * request is repeated with another window. This is no reason to stop sending tokens, unless the
+ * server ignores all tokens. Then the body of the response has the bytes. */
+static void judge_file(struct pst_object_grant *grant)
+{
+	struct penstock_object_verdict *verdict = &grant->verdict;
+
+	if (verdict->next == PENSTOCK_OBJECT_BODY && verdict->remember)
+		return;
+	if (verdict->next == PENSTOCK_OBJECT_BODY || verdict->next == PENSTOCK_OBJECT_RESEND) {
+		verdict->next = PENSTOCK_OBJECT_RESEND;
+		verdict->remember = 0;
+		atomic_store(&grant->windows->no_files_ns, pst_now_ns() + NO_FILES_NS);
+	}
+}
+
 /* Records what the verdict shows about the server. Returns the verdict's member `next`. */
 static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
 
-	if (grant->window->dev) {
+	if (!grant->window)
+		judge_file(grant);
+	if (!grant->window && grant->verdict.next == PENSTOCK_OBJECT_RESEND)
+		return grant->verdict.next;
+	if (grant->window && grant->window->dev) {
 		judge_device(grant);
 		if (grant->verdict.next == PENSTOCK_OBJECT_DONE && grant->op == PENSTOCK_WRITE)
 			answered(windows, grant->op);
@@ -676,9 +730,11 @@ void pst_object_grant_wait(struct pst_object_grant *grant)
 	grant->result = pst_wire_release(grant->inner, &grant->err);
 	grant->inner = NULL;
 	pst_object_steps_close(&grant->steps);
-	if (!grant->result && !pst_wire_buffer_is_cut(own->buffer))
+	/* No server accesses the memory of a window that takes a file. */
+	if (!grant->result && (!own || !pst_wire_buffer_is_cut(own->buffer)))
 		return;
-	atomic_store(&own->window.spoiled, true);
+	if (own)
+		atomic_store(&own->window.spoiled, true);
 	if (!grant->result)
 		grant->result = pst_fail_errno(&grant->err, EIO, PENSTOCK_WHY_NO_WINDOW,
 					       "the server did not confirm the end of its "

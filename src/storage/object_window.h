@@ -64,7 +64,7 @@ bool pst_object_windows_keep(struct pst_object_windows *windows, const struct pe
 /* The use of a window by one request. */
 struct pst_object_grant {
 	struct pst_object_windows *windows;
-	struct pst_window *window;
+	struct pst_window *window;    /* NULL for a window that takes a file */
 	struct pst_wire_grant *inner; /* the server's access to the window; NULL after its end */
 	enum penstock_op op;
 	uint64_t len;
@@ -86,13 +86,19 @@ struct pst_object_grant {
 int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			  struct pst_window *window, enum penstock_op op, uint64_t len,
 			  struct pst_err *err);
+/* Opens a window that takes a file (wire/handover.h), for a GET: the server passes the object's
+ * file, and pst_object_grant_judge copies its bytes to `mem`, `len` bytes of host memory. Returns
+ * -EOPNOTSUPP if the server passes no files, or has refused to in the last minute. */
+int pst_object_grant_take(struct pst_object_grant *grant, struct pst_object_windows *windows,
+			  void *mem, uint64_t len, struct pst_err *err);
 /* Adds the token of the grant's window to the call, so that the server moves the bytes through the
  * window. */
 void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_call *call);
 /* Judges the response to the call with the grant's token. Records what the response shows about the
  * server. `error` is the error code in the response's body, or NULL if the body has not arrived.
  * The body of a response cannot go to memory of a device. So if the window is in such memory, the
- * result is never PENSTOCK_OBJECT_BODY. */
+ * result is never PENSTOCK_OBJECT_BODY. If the server declines a window that takes a file, the
+ * result is PENSTOCK_OBJECT_RESEND, so that the request is repeated with another window. */
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);

@@ -13,6 +13,7 @@
 
 #include "weights/err.h"
 #include "weights/move.h"
+#include "weights/open.h"
 #include "weights/place.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
@@ -46,6 +47,7 @@ struct batch {
 };
 
 struct penstock_weights_iter {
+	struct penstock_weights *model; /* The iterator owns a reference. */
 	struct pst_load load;
 	struct penstock_device *dev;
 	struct penstock_queue *q;
@@ -318,6 +320,8 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	if (!it)
 		return pst_weights_no_memory("an iterator");
 	it->dev = dev;
+	it->model = w;
+	pst_weights_ref(w);
 	ret = pst_load_init(&it->load, w, opts);
 	if (!ret)
 		ret = open_window(it);
@@ -453,5 +457,6 @@ void penstock_weights_iter_close(struct penstock_weights_iter *it)
 	for (unsigned i = 0; i < it->batch_count; i++)
 		batch_free(it, batch_at(it, i));
 	pst_load_free(&it->load.opts, it->dev, it->window, it->window_len);
+	penstock_weights_close(it->model);
 	free(it);
 }

@@ -51,12 +51,55 @@ static int open_files(struct penstock_weights *w)
 
 /* ---- the table of tensors ---- */
 
-static bool is_selected(const char *name, const struct penstock_weights_opts *opts)
+/* A caller's list of names and patterns, arranged for is_selected. */
+struct name_filter {
+	/* The list, sorted by strcmp. A program may name thousands of tensors, so an exact match is
+	 * found by a binary search. */
+	const char **names;
+	const char **patterns; /* The elements with wildcards. */
+	unsigned name_count, pattern_count;
+};
+
+static bool has_wildcard(const char *name)
 {
-	for (unsigned i = 0; i < opts->name_count; i++)
-		if (!strcmp(opts->names[i], name) || !fnmatch(opts->names[i], name, 0))
+	return strpbrk(name, "*?[\\");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Arranges opts->names. The caller frees filter->names, also after a failure. */
+static int name_filter_make(struct name_filter *filter, const struct penstock_weights_opts *opts)
+{
+	unsigned count = opts->name_count;
+
+	*filter = (struct name_filter){.name_count = count};
+	if (!count)
+		return 0;
+	filter->names = calloc(2 * (size_t)count, sizeof(*filter->names));
+	if (!filter->names)
+		return pst_weights_no_memory("the list of names");
+	filter->patterns = filter->names + count;
+	for (unsigned i = 0; i < count; i++) {
+		filter->names[i] = opts->names[i];
+		if (has_wildcard(opts->names[i]))
+			filter->patterns[filter->pattern_count++] = opts->names[i];
+	}
+	qsort(filter->names, count, sizeof(*filter->names), compare_names);
+	return 0;
+}
+
+static bool is_selected(const char *name, const struct name_filter *filter)
+{
+	if (!filter->name_count || bsearch(&name, filter->names, filter->name_count,
+					   sizeof(*filter->names), compare_names))
+		return true;
+	for (unsigned i = 0; i < filter->pattern_count; i++)
+		if (!fnmatch(filter->patterns[i], name, 0))
 			return true;
-	return !opts->name_count;
+	return false;
 }
 
 static int compare_row(const void *name, const void *row)
@@ -92,7 +135,7 @@ static int check_index(const struct penstock_weights *w)
 }
 
 static int fill_entries(struct penstock_weights *w, const bool *indexed,
-			const struct penstock_weights_opts *opts)
+			const struct name_filter *filter)
 {
 	uint64_t capacity = 0;
 
@@ -119,7 +162,7 @@ static int fill_entries(struct penstock_weights *w, const bool *indexed,
 					 * skipped. */
 					continue;
 			}
-			if (is_selected(st->tensors[t].name, opts))
+			if (is_selected(st->tensors[t].name, filter))
 				w->entries[w->count++] =
 					(struct pst_tensor_entry){&st->tensors[t], i};
 		}
@@ -162,8 +205,7 @@ static int open_check_names(const struct penstock_weights *w,
 			    const struct penstock_weights_opts *opts)
 {
 	for (unsigned i = 0; i < opts->name_count; i++)
-		if (!strpbrk(opts->names[i], "*?[\\") &&
-		    penstock_weights_find(w, opts->names[i]) < 0)
+		if (!has_wildcard(opts->names[i]) && penstock_weights_find(w, opts->names[i]) < 0)
 			return -ENOENT;
 	return 0;
 }
@@ -171,15 +213,19 @@ static int open_check_names(const struct penstock_weights *w,
 static int make_table(struct penstock_weights *w, const struct penstock_weights_opts *opts)
 {
 	bool *indexed = calloc(w->file_count + 1, sizeof(*indexed));
+	struct name_filter filter;
 	int ret;
 
 	if (!indexed)
 		return pst_weights_no_memory("the table of tensors");
 	for (size_t i = 0; i < w->list.row_count; i++)
 		indexed[w->list.rows[i].at] = true;
-	ret = check_index(w);
+	ret = name_filter_make(&filter, opts);
 	if (!ret)
-		ret = fill_entries(w, indexed, opts);
+		ret = check_index(w);
+	if (!ret)
+		ret = fill_entries(w, indexed, &filter);
+	free(filter.names);
 	free(indexed);
 	if (!ret && !w->count && opts->name_count)
 		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, w->files[0].path, NULL,

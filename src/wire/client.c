@@ -19,6 +19,7 @@
 #include "s3/judge.h"
 #include "wire/client.h"
 #include "wire/common.h"
+#include "wire/handover.h"
 #include "wire/holders.h"
 #include "wire/listeners.h"
 #include "wire/memory.h"
@@ -46,7 +47,7 @@ enum pst_wire_status pst_wire_find(struct pst_wire_client *client, uint64_t id,
 		atomic_fetch_add(&client->counts.late, 1);
 		return PST_WIRE_REFUSED;
 	}
-	if (op != g->op || off > g->len || len > g->len - off) {
+	if ((op != g->op && !client->opts.either_way) || off > g->len || len > g->len - off) {
 		atomic_fetch_add(&client->counts.out_of_window, 1);
 		return PST_WIRE_OUTSIDE;
 	}
@@ -129,6 +130,8 @@ static struct pst_wire_grant *slot_take(struct pst_wire_buffer *buffer,
 		g->buffer = buffer;
 		g->ops = NULL;
 		g->bound = NULL;
+		g->mem = NULL;
+		g->file = -1;
 		atomic_store(&g->settled, false);
 		g->users = 0;
 		buffer->windows++;
@@ -146,6 +149,14 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 	unsigned count = pst_wire_nic_order(g, order);
 	int ret = 0;
 
+	if (g->buffer->takes_files) {
+		g->listener = &c->listeners[0];
+		return pst_wire_client_takes_files(c)
+			       ? 0
+			       : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+					  "%s, the preferred transport, passes no files",
+					  g->listener->ops->name);
+	}
 	for (unsigned i = 0; i < count; i++) {
 		g->listener = &c->listeners[order[i]];
 		if ((g->buffer->direct && !g->listener->ops->direct) ||
@@ -166,24 +177,22 @@ static int transport_select(struct pst_wire_grant *g, struct pst_err *err)
 			      "penstock_object_alloc and an offset that is a multiple of 4096");
 }
 
-int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
-			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
+/* The range of a window: `len` bytes at offset `off` of a buffer or, if the window takes a file, at
+ * the address `mem`. */
+struct range {
+	uint64_t off, len;
+	unsigned char *mem;
+};
+
+static int grant_open(struct pst_wire_buffer *buffer, enum penstock_op op,
+		      const struct range *range, struct pst_wire_grant **out, struct pst_err *err)
 {
 	struct pst_wire_client *client = buffer->client;
 	struct pst_wire_grant *g;
 	struct pst_token token;
 	unsigned char cap[PST_TOKEN_CAP];
-	int ret = pst_fork_check(client->generation, err);
+	int ret = pst_wire_random(cap, sizeof(cap), err);
 
-	if (ret)
-		return ret;
-	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown", op);
-	if (off > buffer->len || len > buffer->len - off)
-		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "the window ends beyond the buffer of %zu bytes",
-				      buffer->len);
-	ret = pst_wire_random(cap, sizeof(cap), err);
 	if (ret)
 		return ret;
 	g = slot_take(buffer, cap, err);
@@ -191,8 +200,9 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 		return err->code;
 	/* No other thread reads these members before `live` is set, so the lock is not needed. */
 	g->op = op;
-	g->off = off;
-	g->len = len;
+	g->off = range->off;
+	g->len = range->len;
+	g->mem = range->mem;
 	ret = transport_select(g, err);
 	pthread_mutex_lock(&client->lock);
 	if (ret) {
@@ -207,12 +217,38 @@ int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, ui
 		return ret;
 	token = g->listener->token;
 	token.base = g->id;
-	token.size = len;
+	token.size = range->len;
 	g->ops->fill(g, &token);
 	pst_token_print(&token, g->text);
 	atomic_fetch_add(&client->counts.windows, 1);
 	*out = g;
 	return 0;
+}
+
+int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
+			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
+{
+	const struct range range = {off, len, NULL};
+	int ret = pst_fork_check(buffer->client->generation, err);
+
+	if (ret)
+		return ret;
+	if (op != PENSTOCK_READ && op != PENSTOCK_WRITE)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "operation %d is unknown", op);
+	if (off > buffer->len || len > buffer->len - off)
+		return pst_fail_errno(err, ERANGE, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "the window ends beyond the buffer of %zu bytes",
+				      buffer->len);
+	return grant_open(buffer, op, &range, out, err);
+}
+
+int pst_wire_window_take(struct pst_wire_client *client, void *mem, uint64_t len,
+			 struct pst_wire_grant **out, struct pst_err *err)
+{
+	const struct range range = {0, len, mem};
+	int ret = pst_fork_check(client->generation, err);
+
+	return ret ? ret : grant_open(&client->anywhere, PENSTOCK_READ, &range, out, err);
 }
 
 void pst_wire_window_info(const struct pst_wire_grant *grant,
@@ -286,6 +322,8 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 		grant->ops->judge(grant, reply, verdict);
 	else
 		pst_judge(grant->op, grant->len, reply, verdict);
+	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->buffer->takes_files)
+		pst_wire_handover_copy(grant, verdict);
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
 	pst_wire_nic_judge(grant, verdict);
@@ -337,7 +375,7 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 {
 	struct pst_wire_client *client = grant->buffer->client;
 	bool lost;
-	int ret = 0, unbound = 0;
+	int ret = 0, unbound = 0, file;
 
 	/* In a forked child, the sockets belong to the parent. A message on them would end a
 	 * transfer of the parent. */
@@ -368,11 +406,13 @@ int pst_wire_release(struct pst_wire_grant *grant, struct pst_err *err)
 	 * be lost. */
 	if (lost && !ret)
 		ret = cut_fail(err);
+	file = pst_wire_handover_take(grant);
 	/* The free grant keeps its id and capability, so that a transfer that comes too late is
 	 * recognised. */
 	grant->buffer->windows--;
 	slot_return(client, grant);
 	pthread_mutex_unlock(&client->lock);
+	pst_wire_handover_close(file);
 	return unbound ? unbound : ret;
 }
 
@@ -708,6 +748,7 @@ static int client_slots(struct pst_wire_client *c, struct pst_err *err)
 	c->free_end = &c->free;
 	for (unsigned i = 0; i < SLOTS; i++) {
 		c->grants[i].id = ((start & ID_MASK) / SLOTS * SLOTS + i) & ID_MASK;
+		c->grants[i].file = -1;
 		slot_return(c, &c->grants[i]);
 	}
 	return 0;
@@ -754,6 +795,8 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 	pthread_cond_init(&c->idle, &attr);
 	pthread_condattr_destroy(&attr);
 	c->devices = devices;
+	c->anywhere =
+		(struct pst_wire_buffer){.client = c, .fd = -1, .read_fd = -1, .takes_files = true};
 	c->generation = pst_fork_generation();
 	c->epoll = epoll_create1(EPOLL_CLOEXEC);
 	c->stop = eventfd(0, EFD_CLOEXEC);
@@ -786,10 +829,13 @@ void pst_wire_client_close(struct pst_wire_client *c)
 
 	if (c->running && write(c->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
-	/* The caller may have left windows open. Ends their registrations with network cards. */
-	for (unsigned i = 0; c->grants && i < SLOTS; i++)
+	/* The caller may have left windows open. Ends their registrations with network cards, and
+	 * closes the files that servers have passed. */
+	for (unsigned i = 0; c->grants && i < SLOTS; i++) {
 		if (c->grants[i].bound)
 			c->grants[i].ops->unbind(&c->grants[i], &(struct pst_err){0});
+		pst_wire_handover_close(pst_wire_handover_take(&c->grants[i]));
+	}
 	for (unsigned i = 0; i < c->listener_count; i++)
 		pst_wire_listener_close(c, &c->listeners[i]);
 	while (c->conns)
@@ -809,6 +855,11 @@ void pst_wire_client_close(struct pst_wire_client *c)
 	free((void *)c->opts.users);
 	free(c->grants);
 	free(c);
+}
+
+bool pst_wire_client_takes_files(const struct pst_wire_client *c)
+{
+	return c->listener_count && c->listeners[0].ops->takes_files;
 }
 
 bool pst_wire_client_is_dma(const struct pst_wire_client *c)

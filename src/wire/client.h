@@ -51,6 +51,14 @@ bool pst_wire_client_is_dma(const struct pst_wire_client *client);
 
 int pst_wire_window_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
 			 uint64_t len, struct pst_wire_grant **out, struct pst_err *err);
+/* Opens a window of host memory at `mem` that takes a file (handover.h): for a GET, the server
+ * passes the object's file, and pst_wire_judge copies the bytes to `mem`. The memory needs no
+ * registration, but must stay valid until the release. Returns -EOPNOTSUPP if the client's
+ * preferred transport cannot do this. */
+int pst_wire_window_take(struct pst_wire_client *client, void *mem, uint64_t len,
+			 struct pst_wire_grant **out, struct pst_err *err);
+/* Returns whether pst_wire_window_take can open windows. */
+bool pst_wire_client_takes_files(const struct pst_wire_client *client);
 /* Returns the number of network cards on which the window's transport listens for servers. */
 unsigned pst_wire_window_cards(const struct pst_wire_grant *grant);
 /* Returns whether the window's transport moves bytes by DMA only, without a CPU. */
@@ -58,9 +66,10 @@ bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,
 			  struct penstock_object_window_info *out);
 enum penstock_op pst_wire_window_op(const struct pst_wire_grant *grant);
-/* Judges the response to the request with the window's token (s3/judge.h). If the transport may
- * report success although bytes were lost, also compares the CRC of the window's bytes with the CRC
- * in the response. Sets all members of *verdict except `size`. */
+/* Judges the response to the request with the window's token (s3/judge.h). If the window takes
+ * a file, also copies the bytes. If the transport may report success although bytes were lost, also
+ * compares the CRC of the window's bytes with the CRC in the response. Sets all members of *verdict
+ * except `size`. */
 void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_reply *reply,
 		    struct penstock_object_verdict *verdict);
 /* Makes pst_wire_release wait for the server, even if a response has proved that all transfers have

@@ -110,6 +110,11 @@ static int listener_open(void *user, unsigned index)
 			 "%s does not encrypt bytes that leave the host", o->ops->name);
 		return 0;
 	}
+	if (c->opts.either_way && !o->ops->either_way) {
+		pst_fail(o->err, PENSTOCK_WHY_UNSUPPORTED,
+			 "%s has no windows that servers may both read and write", o->ops->name);
+		return 0;
+	}
 	ret = listen_everywhere(o);
 	return o->alone ? ret : 0;
 }

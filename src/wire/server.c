@@ -176,6 +176,7 @@ void pst_wire_remote_info(const struct pst_wire_remote *remote,
 	out->transport = pst_token_name(remote->token.kind);
 	out->encrypted = remote->ops->encrypted;
 	out->on_host = remote->ops->on_host;
+	out->takes_file = remote->token.kind == PST_TOKEN_SHM1 && remote->token.shm.file;
 }
 
 /* ---- submitting moves and taking completions ---- */

@@ -10,6 +10,10 @@
  * (SCM_RIGHTS) or the GPU driver's handle. The server copies the bytes, and sends DONE. A release
  * of the window waits for DONE. The release sends REVOKE, after which the server stops copying and
  * sends DONE. With DROP, the client reports that it has freed memory.
+ *
+ * A window that takes a file (handover.h) needs one exchange only. OPEN then has a descriptor of
+ * the object's file, and the client replies WINDOW. The client copies the bytes itself, and the
+ * server sends no DONE.
  */
 #ifndef PST_WIRE_SHM1_H
 #define PST_WIRE_SHM1_H
@@ -42,7 +46,8 @@ struct pst_shm1_message {
 	/* In OPEN: range of the window. In WINDOW: range of the memory. In DONE: `len` is the
 	 * number of bytes that have moved. */
 	uint64_t off, len;
-	/* in WINDOW, MEMORY and DROP: id and length in bytes of the memory */
+	/* In WINDOW, MEMORY and DROP: id and length in bytes of the memory. In OPEN with a file:
+	 * `memory` is the offset of the first byte in the file. */
 	uint64_t memory, memory_len;
 	/* in MEMORY: 1 if `exported` describes memory of a GPU, 0 if the message has a file
 	 * descriptor */

@@ -19,6 +19,7 @@
 #include "wire/shm1.h"
 #include "wire/client.h"
 #include "wire/common.h"
+#include "wire/handover.h"
 #include "wire/holders.h"
 
 struct shm1_conn {
@@ -39,6 +40,7 @@ static bool fits(const struct pst_wire_listener *listener, const struct pst_wire
 static void fill(const struct pst_wire_grant *grant, struct pst_token *token)
 {
 	token->shm.cuda = grant->buffer->dev;
+	token->shm.file = grant->buffer->takes_files;
 	memcpy(token->shm.cap, grant->cap, sizeof(grant->cap));
 }
 
@@ -51,7 +53,16 @@ static uint64_t memory_id(const struct pst_wire_grant *grant)
 
 /* ---- messages, with the lock ---- */
 
-static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message *open)
+/* Takes the file that the server passes with OPEN. If the window keeps it, sets *fd to the window's
+ * earlier file, or to -1. */
+static enum pst_wire_status take_file(struct pst_wire_grant *g, const struct pst_shm1_message *open,
+				      int *fd)
+{
+	/* The window's first bytes are those of the file's range. */
+	return open->off ? PST_WIRE_OUTSIDE : pst_wire_handover_put(g, fd, open->memory, open->len);
+}
+
+static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message *open, int *fd)
 {
 	struct pst_shm1_message answer = {.kind = PST_SHM1_WINDOW, .id = open->id};
 	struct pst_wire_grant *g = NULL;
@@ -61,9 +72,12 @@ static int send_window(struct pst_wire_conn *conn, const struct pst_shm1_message
 	answer.status = pst_wire_find(conn->client, open->id, open->cap, open->op, open->off,
 				      open->len, &g);
 	/* A token of another transport must not give access by shm1. */
-	if (answer.status == PST_WIRE_OK && (g->ops != conn->ops || !g->buffer->shared))
+	if (answer.status == PST_WIRE_OK &&
+	    (g->ops != conn->ops || !(g->buffer->shared || g->buffer->takes_files)))
 		answer.status = PST_WIRE_REFUSED;
-	if (answer.status == PST_WIRE_OK) {
+	if (answer.status == PST_WIRE_OK && g->buffer->takes_files) {
+		answer.status = take_file(g, open, fd);
+	} else if (answer.status == PST_WIRE_OK) {
 		answer.memory = memory_id(g);
 		answer.memory_len = g->buffer->mapped;
 		answer.off = g->off + open->off;
@@ -110,11 +124,12 @@ static int end_window(struct pst_wire_conn *conn, const struct pst_shm1_message 
 	return 0;
 }
 
-static int handle(struct pst_wire_conn *conn, const struct pst_shm1_message *message)
+/* Handles a message. *fd is the message's descriptor. The caller closes what *fd is after it. */
+static int handle(struct pst_wire_conn *conn, const struct pst_shm1_message *message, int *fd)
 {
 	switch (message->kind) {
 	case PST_SHM1_OPEN:
-		return send_window(conn, message);
+		return send_window(conn, message, fd);
 	case PST_SHM1_WANT:
 		return send_memory(conn);
 	case PST_SHM1_DONE:
@@ -130,13 +145,13 @@ static int ready(struct pst_wire_conn *conn)
 	struct pst_shm1_message message;
 	int fd, ret = pst_shm1_receive(conn->fd, &message, &fd);
 
-	if (fd >= 0)
-		close(fd);
 	if (ret > 0) {
 		pthread_mutex_lock(&client->lock);
-		ret = handle(conn, &message);
+		ret = handle(conn, &message, &fd);
 		pthread_mutex_unlock(&client->lock);
 	}
+	if (fd >= 0)
+		close(fd);
 	if (ret == -EPROTO)
 		atomic_fetch_add(&client->counts.malformed, 1);
 	return ret;
@@ -305,6 +320,7 @@ const struct pst_wire_client_ops pst_shm1_client = {
 	.name = "shm1",
 	.on_host = true,
 	.direct = true,
+	.takes_files = true,
 	.conn_size = sizeof(struct shm1_conn),
 	.listen = shm1_listen,
 	.fits = fits,

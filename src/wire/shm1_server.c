@@ -4,7 +4,8 @@
  * server's memory. server.c calls these functions on the thread of a channel, a worker thread of
  * the server. Each connection keeps the mappings of the client's memory, because a mapping costs
  * more than a short copy. Nothing that a client sends may harm the server. So a descriptor must be
- * a memfd that cannot shrink: an access beyond its end would kill the process.
+ * a memfd that cannot shrink: an access beyond its end would kill the process. If the window takes
+ * a file, the server passes the object's descriptor instead (handover.h), and copies nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,7 @@
 
 #include "wire/shm1.h"
 #include "wire/common.h"
+#include "wire/handover.h"
 
 #define MEMORIES_MAX 64 /* maximum number of mappings of a connection */
 /* number of bytes of host memory to copy between two checks whether the client has sent REVOKE */
@@ -44,6 +46,8 @@ struct shm1_peer {
 	struct pst_wire_peer peer;
 	char handle[PST_TOKEN_HANDLE_MAX + 1];
 	uid_t user;
+	/* why the client gets no descriptors of objects; the code is 0 if it gets them */
+	struct pst_err no_files;
 	uint64_t moves;
 	struct memory memories[MEMORIES_MAX];
 };
@@ -59,6 +63,9 @@ static int admit(const struct pst_wire_server *server, const struct pst_token *t
 	if (token->shm.cuda && !server->opts.device)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_DEVICE,
 				      "the server has no GPU for the client's window");
+	if (token->shm.file && !server->opts.pass_files)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_NO_FD,
+				      "the server passes no files to clients");
 	return 0;
 }
 
@@ -100,6 +107,9 @@ static int shm1_connect(struct pst_wire_channel *channel, struct pst_wire_peer *
 				      "user %u",
 				      owner.uid, remote->user);
 	s->user = owner.uid;
+	/* An error is stored in s->no_files, and matters only for windows that take a file. */
+	if (channel->server->opts.pass_files)
+		(void)pst_wire_handover_peer(peer->fd, &s->no_files);
 	memcpy(s->handle, remote->token.shm.handle, sizeof(s->handle));
 	return 0;
 }
@@ -182,9 +192,11 @@ static int receive(struct pst_wire_channel *channel, struct shm1_peer *s, uint32
 	}
 }
 
-static int transmit(struct shm1_peer *s, struct pst_shm1_message *message, struct pst_err *err)
+/* Sends a message, together with the descriptor `file` unless it is negative. */
+static int transmit(struct shm1_peer *s, struct pst_shm1_message *message, int file,
+		    struct pst_err *err)
 {
-	int ret = pst_shm1_send(s->peer.fd, message, -1);
+	int ret = pst_shm1_send(s->peer.fd, message, file);
 
 	return ret ? io_fail(ret, err) : 0;
 }
@@ -286,7 +298,7 @@ static int memory_find(struct pst_wire_channel *channel, struct shm1_peer *s,
 			*out = &s->memories[i];
 			return 0;
 		}
-	ret = transmit(s, &want, err);
+	ret = transmit(s, &want, -1, err);
 	if (!ret)
 		ret = receive(channel, s, PST_SHM1_MEMORY, &message, &fd, err);
 	if (ret)
@@ -357,30 +369,89 @@ static int copy_all(struct pst_wire_channel *channel, struct shm1_peer *s,
 	return 0;
 }
 
-static int shm1_move(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
-		     struct pst_wire_move *move, struct pst_err *err)
+/* Returns 0 if the move's bytes are in a file whose descriptor may be passed to the client. */
+static int file_check(const struct shm1_peer *s, const struct pst_wire_move *move,
+		      struct pst_err *err)
 {
-	struct shm1_peer *s = (struct shm1_peer *)peer;
+	if (move->op != PENSTOCK_READ || move->off || move->seg_count != 1)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "a window that takes a file takes one range of one file");
+	if (s->no_files.code) {
+		*err = s->no_files;
+		return err->code;
+	}
+	return pst_wire_handover_file(&move->segs[0], err);
+}
+
+/* Reads the move's range of the file into the page cache. Otherwise the client would wait for the
+ * drive when it copies the bytes, on a thread that serves other requests, too. This channel serves
+ * one move at a time, and its wait ends at the deadline. */
+static int file_fetch(struct pst_wire_channel *channel, const struct pst_wire_move *move,
+		      struct pst_err *err)
+{
+	if (pst_wire_handover_cached(&move->segs[0]))
+		return 0;
+	for (uint64_t done = 0; done < move->len;) {
+		struct penstock_object_seg seg = pst_wire_seg_at(move, done, PST_WIRE_STAGING);
+		int ret = pst_wire_check(channel);
+
+		if (ret)
+			return io_fail(ret, err);
+		ret = pst_wire_seg_copy(channel, &seg, NULL, channel->staging, true, err);
+		if (ret)
+			return ret;
+		done += seg.len;
+	}
+	return 0;
+}
+
+/* Sends OPEN, with the object's file if the window takes one, and receives WINDOW. */
+static int window_open(struct pst_wire_channel *channel, struct shm1_peer *s,
+		       const struct pst_wire_move *move, struct pst_shm1_message *window,
+		       struct pst_err *err)
+{
 	const struct pst_token *token = &move->remote->token;
 	struct pst_shm1_message message = {.kind = PST_SHM1_OPEN,
 					   .id = token->base,
 					   .op = move->op,
 					   .off = move->off,
 					   .len = move->len};
-	struct pst_shm1_message window;
-	struct memory *m;
-	int fd, ret, code;
+	int fd = -1, ret = 0;
 
 	memcpy(message.cap, token->shm.cap, sizeof(message.cap));
-	ret = transmit(s, &message, err);
+	if (token->shm.file) {
+		ret = file_check(s, move, err);
+		if (!ret)
+			ret = file_fetch(channel, move, err);
+		message.memory = move->segs[0].fd_off;
+		fd = move->segs[0].fd;
+	}
 	if (!ret)
-		ret = receive(channel, s, PST_SHM1_WINDOW, &window, &fd, err);
+		ret = transmit(s, &message, fd, err);
+	if (!ret)
+		ret = receive(channel, s, PST_SHM1_WINDOW, window, &fd, err);
 	if (ret)
 		return ret;
 	if (fd >= 0)
 		close(fd);
-	if (window.status || window.id != token->base)
-		return pst_wire_status_fail(window.status ? window.status : PST_WIRE_REFUSED, err);
+	return window->status || window->id != token->base
+		       ? pst_wire_status_fail(window->status ? window->status : PST_WIRE_REFUSED,
+					      err)
+		       : 0;
+}
+
+static int shm1_move(struct pst_wire_channel *channel, struct pst_wire_peer *peer,
+		     struct pst_wire_move *move, struct pst_err *err)
+{
+	struct shm1_peer *s = (struct shm1_peer *)peer;
+	struct pst_shm1_message done = {.kind = PST_SHM1_DONE, .id = move->remote->token.base};
+	struct pst_shm1_message window;
+	struct memory *m;
+	int ret = window_open(channel, s, move, &window, err), code;
+
+	/* The client copies the bytes of a file when it gets the response. */
+	if (ret || move->remote->token.shm.file)
+		return ret;
 	ret = memory_find(channel, s, move, &window, &m, err);
 	if (!ret &&
 	    (window.len != move->len || window.off > m->len || move->len > m->len - window.off))
@@ -393,10 +464,9 @@ static int shm1_move(struct pst_wire_channel *channel, struct pst_wire_peer *pee
 	for (unsigned i = 0; i < MEMORIES_MAX; i++)
 		if (s->memories[i].doomed)
 			memory_drop(channel->server->devices, &s->memories[i]);
-	message.kind = PST_SHM1_DONE;
-	message.status = ret ? PST_WIRE_STOPPED : PST_WIRE_OK;
-	message.len = ret ? 0 : move->len;
-	code = transmit(s, &message, ret ? &(struct pst_err){0} : err);
+	done.status = ret ? PST_WIRE_STOPPED : PST_WIRE_OK;
+	done.len = ret ? 0 : move->len;
+	code = transmit(s, &done, -1, ret ? &(struct pst_err){0} : err);
 	return ret ? ret : code;
 }
 

@@ -343,6 +343,7 @@ static void tcp1_fill(const struct pst_wire_grant *grant, struct pst_token *toke
 
 const struct pst_wire_client_ops pst_tcp1_client = {
 	.name = "tcp1",
+	.either_way = true,
 	.conn_size = sizeof(struct tcp1_conn),
 	.listen = tcp1_listen,
 	.fits = tcp1_fits,

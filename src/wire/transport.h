@@ -59,6 +59,8 @@ struct pst_wire_buffer {
 	/* description of the memory for other processes, if the client allocated it on a GPU */
 	struct penstock_export exported;
 	bool shared; /* whether transport shm1 can pass the memory to a server */
+	/* true for the buffer of all windows that take a file; it has no memory of its own */
+	bool takes_files;
 	/* whether windows may use only transports that access the memory of `dev` without host
 	 * copies */
 	bool direct;
@@ -78,7 +80,7 @@ struct pst_wire_buffer {
 };
 
 /* A window: a range of a buffer that a server may read or write. All members except `live`,
- * `settled` and `users` are constant while the window is open. */
+ * `settled`, `users` and those of the passed file are constant while the window is open. */
 struct pst_wire_grant {
 	uint64_t
 		/* id of the window, which is `base` in its token; the grant's index in the client's
@@ -93,6 +95,13 @@ struct pst_wire_grant {
 	_Atomic bool settled;
 	enum penstock_op op;
 	uint64_t off, len;
+	/* For a window that takes a file (handover.h): the memory to which the client copies the
+	 * bytes; NULL for other windows. */
+	unsigned char *mem;
+	/* The file that a server has passed: a descriptor, or -1 if there is none, and the range of
+	 * the window's bytes in it. */
+	int file;
+	uint64_t file_off, file_len;
 	bool live;
 	unsigned users; /* number of transfers in progress that access the memory */
 	char text[PST_TOKEN_MAX + 1];
@@ -141,6 +150,8 @@ struct pst_wire_client {
 	struct pst_wire_conn *conns;
 	unsigned conn_count;
 	struct pst_wire_buffer *buffers;
+	/* the buffer of all windows that take a file; not in the list */
+	struct pst_wire_buffer anywhere;
 	unsigned buffer_count, retired_count;
 	uint64_t next_buffer;
 	struct pst_wire_grant *grants;
@@ -170,6 +181,10 @@ struct pst_wire_client_ops {
 	bool dma;
 	/* true if the transport accesses memory of a GPU without a copy in host memory */
 	bool direct;
+	/* true if a server can pass the object's file, so that the client copies the bytes */
+	bool takes_files;
+	/* true if a window may permit servers both to read and to write its memory */
+	bool either_way;
 	size_t conn_size; /* size in bytes of the transport's struct for a connection */
 	/* Opens the listening socket and fills listener->token. */
 	int (*listen)(struct pst_wire_client *client, struct pst_wire_listener *listener,

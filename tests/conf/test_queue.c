@@ -95,6 +95,24 @@ static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, uns
 	}
 }
 
+/* The message about a limit of penstock_queue_open names the limit that was exceeded. */
+static void refused_queue_names_limits(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *refused = NULL;
+
+	(void)state;
+	opts.requests_max = PENSTOCK_REQUESTS_MAX + 1;
+	opts.segs_max = 1;
+	assert_int_equal(penstock_queue_open(&opts, &refused), -E2BIG);
+	assert_non_null(strstr(penstock_errmsg(), "at most 65536 requests"));
+	opts.requests_max = 1;
+	opts.segs_max = PENSTOCK_SEGS_MAX + 1;
+	assert_int_equal(penstock_queue_open(&opts, &refused), -E2BIG);
+	assert_non_null(strstr(penstock_errmsg(), "at most 65536 segments"));
+	assert_null(refused);
+}
+
 static void refused_request_never_completes(void **state)
 {
 	struct penstock_seg segs[3];
@@ -591,6 +609,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(completes_exactly_once, close_queue_and_remote),
+		cmocka_unit_test(refused_queue_names_limits),
 		cmocka_unit_test_teardown(refused_request_never_completes, close_queue_and_remote),
 		cmocka_unit_test_teardown(full_queue_recovers, close_queue_and_remote),
 		cmocka_unit_test_teardown(many_requests_in_one_submit, close_queue_and_remote),

@@ -10,6 +10,7 @@
  */
 #include "streams.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
 
@@ -367,11 +368,11 @@ static void submit_early(struct penstock_req *req, int64_t *result, uint64_t *id
 	assert_int_equal(*result, req->segs[0].row_len);
 }
 
-/* The library's threads read the bytes before the stream reaches the request, so a later change of
- * the file has no effect. The buffer changes only when the stream reaches the request. */
-static void early_reads_do_not_wait_for_the_stream(void **state)
+/* The library reads the bytes before the stream reaches the request, so a later change of the file
+ * has no effect. The buffer changes only when the stream reaches the request. */
+static void early_read_does_not_wait_for_the_stream(uint64_t len)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 3u << 20};
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = len};
 	struct penstock_req req = request(&seg, stream);
 	int64_t result;
 	struct penstock_late late = {.size = sizeof(late), .result = &result};
@@ -381,7 +382,6 @@ static void early_reads_do_not_wait_for_the_stream(void **state)
 	char name[300];
 	int fd;
 
-	(void)state;
 	snprintf(name, sizeof(name), "%s-changes", path);
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	assert_int_equal(write(fd, want, seg.row_len), seg.row_len);
@@ -412,11 +412,82 @@ static void early_reads_do_not_wait_for_the_stream(void **state)
 	unlink(name);
 }
 
+static void early_reads_do_not_wait_for_the_stream(void **state)
+{
+	(void)state;
+	early_read_does_not_wait_for_the_stream(3u << 20);
+	early_read_does_not_wait_for_the_stream(5000);
+}
+
+static unsigned long calls_of(const char *symbol)
+{
+	const char *lib = getenv("PENSTOCK_LIBCUDA");
+	void *handle = lib ? dlopen(lib, RTLD_NOW | RTLD_NOLOAD) : NULL;
+	unsigned long (*calls)(const char *) = NULL;
+
+	if (handle)
+		*(void **)&calls = dlsym(handle, "pst_standin_calls");
+	return calls ? calls(symbol) : 0;
+}
+
+/* Makes short reads of cached bytes, and checks their bytes. `filled` tells whether the submitting
+ * thread shall read the bytes. Then it queues only two operations on the stream: the copy, and the
+ * store of a word. The number of operations is known only with the stand-in. */
+static void short_reads(void *on, unsigned flags, bool filled)
+{
+	static const char *const symbols[] = {"cuMemcpyHtoDAsync_v2", "cuStreamWriteValue64_v2",
+					      "cuStreamBatchMemOp_v2", "cuMemsetD8Async"};
+	const unsigned long expected[] = {1, 1, !filled, 0};
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = 777, .row_len = 4096};
+	struct penstock_req req = request(&seg, on);
+	const bool known = calls_of("cuStreamWriteValue64_v2") > 0;
+	struct penstock_done done;
+
+	req.storage = file;
+	req.flags = flags;
+	for (seg.row_len = 1; seg.row_len <= 64u << 10; seg.row_len = seg.row_len * 3 + 1) {
+		unsigned long before[4], after[4];
+
+		mem_fill(GUARD, seg.row_len + 1);
+		for (unsigned i = 0; i < 4; i++)
+			before[i] = calls_of(symbols[i]);
+		assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
+		for (unsigned i = 0; i < 4; i++)
+			after[i] = calls_of(symbols[i]);
+		assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);
+		assert_int_equal(done.result, seg.row_len);
+		assert_string_equal(done.report->path, "bounce");
+		assert_int_equal(done.report->cpu_copied, seg.row_len);
+		for (unsigned i = 0; i < 4 && known; i++)
+			assert_int_equal(after[i] - before[i], expected[i]);
+		mem_fetch(seg.row_len + 1);
+		assert_memory_equal(back, want + seg.off, seg.row_len);
+		assert_int_equal(back[seg.row_len], GUARD);
+	}
+}
+
+/* The submitting thread reads the bytes of a short read if the read may start at once: because it
+ * is early, or because its stream is idle. An idle blocking stream may have to wait for the default
+ * stream, so its reads are left to the library's threads. */
+static void short_reads_start_at_submit(void **state)
+{
+	struct pst_cu_stream *blocking;
+
+	(void)state;
+	assert_int_equal(api->cuStreamCreateWithPriority(&blocking, PST_CU_STREAM_DEFAULT, 0),
+			 PST_CU_OK);
+	short_reads(stream, PENSTOCK_R_EARLY, true);
+	short_reads(stream, 0, true);
+	short_reads(blocking, PENSTOCK_R_EARLY, true);
+	short_reads(blocking, 0, false);
+	api->cuStreamDestroy(blocking);
+}
+
 /* A cancelled early read (flag PENSTOCK_R_EARLY) completes although its stream does not reach it.
  * Its result is an error, because its bytes are not in the buffer. */
 static void early_reads_can_be_cancelled(void **state)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 1u << 20};
+	struct penstock_seg seg = {.buf = mem, .dev = gpu};
 	struct penstock_req req = request_of(&seg, 1);
 	int64_t result;
 	struct penstock_late late = {.size = sizeof(late), .result = &result};
@@ -430,6 +501,7 @@ static void early_reads_can_be_cancelled(void **state)
 	for (unsigned i = 0; i < 30; i++) {
 		int n;
 
+		seg.row_len = i % 2 ? 1u << 20 : 5000;
 		submit_early(&req, &result, &id);
 		assert_int_equal(penstock_cancel(queue, id), 0);
 		n = penstock_wait(queue, &done, 1, 1, 20000000000);
@@ -440,6 +512,54 @@ static void early_reads_can_be_cancelled(void **state)
 		assert_int_equal(done.result, -ECANCELED);
 		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	}
+}
+
+/* An early read beyond the file's end, which a kernel copies. Its last operation on the stream, a
+ * store, fails. Then the library must store a word on the stream, behind the kernel, before it may
+ * use the stage again. On some tries, a lane has read the bytes before the operations are queued,
+ * so that the kernel is the first operation. */
+static void early_kernels_are_retracted(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = LONG_LEN - 100, .row_len = 4096};
+	struct penstock_req req = request_of(&seg, 1);
+	const char *lib = getenv("PENSTOCK_LIBCUDA");
+	void *handle = lib ? dlopen(lib, RTLD_NOW | RTLD_NOLOAD) : NULL;
+	int (*inject)(const char *spec) = NULL;
+	unsigned first = 0;
+
+	(void)state;
+	if (handle)
+		*(void **)&inject = dlsym(handle, "pst_standin_fail");
+	if (!inject) {
+		print_message("# only the stand-in driver fails on demand\n");
+		skip();
+	}
+	req.stream = stream;
+	req.flags = PENSTOCK_R_EARLY;
+	for (unsigned i = 0; i < 300; i++) {
+		unsigned long waits, kernels, stores;
+		int ret;
+
+		assert_int_equal(api->cuStreamWaitValue64(stream, (uintptr_t)gate, ++gate_turn,
+							  PST_CU_WAIT_GEQ),
+				 PST_CU_OK);
+		waits = calls_of("cuStreamWaitValue64_v2");
+		kernels = calls_of("cuLaunchKernel");
+		stores = calls_of("cuStreamWriteValue64_v2");
+		assert_int_equal(inject("cuStreamWriteValue64_v2:1:999"), 0);
+		ret = penstock_submit(queue, &req, 1, NULL);
+		assert_int_equal(inject(NULL), 0);
+		waits = calls_of("cuStreamWaitValue64_v2") - waits;
+		kernels = calls_of("cuLaunchKernel") - kernels;
+		stores = calls_of("cuStreamWriteValue64_v2") - stores;
+		__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+		assert_true(ret < 0);
+		assert_int_equal(kernels, 1);
+		assert_int_equal(stores, 2);
+		first += !waits;
+	}
+	print_message("# the kernel was the first operation of %u reads\n", first);
 }
 
 static void refused_requests(void **state)
@@ -535,7 +655,9 @@ int main(void)
 		cmocka_unit_test(writes),
 		cmocka_unit_test(too_many_requests),
 		cmocka_unit_test(early_reads_do_not_wait_for_the_stream),
+		cmocka_unit_test(short_reads_start_at_submit),
 		cmocka_unit_test(early_reads_can_be_cancelled),
+		cmocka_unit_test(early_kernels_are_retracted),
 		cmocka_unit_test(refused_requests),
 		cmocka_unit_test(file_shrinks_after_submit),
 	};

@@ -337,13 +337,18 @@ static void null_path_in_stream_order_syncs(void **state)
 	penstock_close(writable);
 }
 
-/* The driver accepts the first operations of a request, and then fails cuStreamWaitValue64.
- * penstock_submit must refuse the request, the stream must not hang at the operations that it has,
- * and the library must free the request's stage (its pinned memory). The test does this more often
- * than there are stages. Afterwards, valid requests must succeed, each only after the earlier work
- * on its stream. */
+/* The driver fails one of a request's operations, and accepts those before it. penstock_submit must
+ * refuse the request, the stream must not hang at the operations that it has, and the library must
+ * free the request's stage (its pinned memory). The test does this more often than there are
+ * stages. Afterwards, valid requests must succeed, each only after the earlier work on its stream.
+ */
 static void refused_requests_free_their_stages(void **state)
 {
+	static const char *const specs[3] = {
+		"cuStreamBatchMemOp_v2:1+:1",
+		"cuStreamBatchMemOp_v2:1+:801,cuStreamWaitValue64_v2:1+:1",
+		"cuMemcpyHtoDAsync_v2:1+:1",
+	};
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
 	int (*standin_fail)(const char *spec) = NULL;
@@ -366,14 +371,17 @@ static void refused_requests_free_their_stages(void **state)
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
 	*gate = 0;
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
-	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+	/* With a blocking stream, the library starts no read before the stream reaches it. */
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_DEFAULT, 0),
 			 PST_CU_OK);
 	req = request(&seg, stream);
-	assert_int_equal(standin_fail("cuStreamWaitValue64_v2:1+:1"), 0);
-	for (unsigned i = 0; i < 1100; i++)
-		assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
-	assert_int_equal(standin_fail(NULL), 0);
-	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(standin_fail(specs[i]), 0);
+		for (unsigned turn = 0; turn < 1100; turn++)
+			assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
+		assert_int_equal(standin_fail(NULL), 0);
+		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	}
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, i + 1, PST_CU_WAIT_GEQ),
 				 PST_CU_OK);

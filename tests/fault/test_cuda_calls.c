@@ -385,8 +385,8 @@ static void broken_context_ends_with_an_error(void **state)
 		"exec.cuMemcpyHtoDAsync_v2:1:700",    "exec.cuMemcpyHtoDAsync_v2:3:719",
 		"exec.cuMemcpy2DAsync_v2:1:700",      "exec.cuMemcpyBatchAsync_v2:1:700",
 		"exec.cuMemcpyDtoHAsync_v2:1:700",    "exec.cuMemcpyDtoHAsync_v2:3:999",
-		"exec.cuStreamWriteValue64_v2:1:700", "exec.cuMemsetD8Async:1:700",
-		"exec.cuMemcpy3DBatchAsync_v2:1:700",
+		"exec.cuStreamWriteValue64_v2:1:700", "exec.cuStreamBatchMemOp_v2:1:700",
+		"exec.cuMemsetD8Async:1:700",	      "exec.cuMemcpy3DBatchAsync_v2:1:700",
 	};
 	int (*const scenarios[])(void) = {read_cold,  read_mapped, read_warm,
 					  write_back, read_stream, sum_device};
@@ -410,8 +410,9 @@ static void broken_context_ends_with_an_error(void **state)
  * fails after the request was submitted. The request still completes, with the reason. */
 static void failed_stream_store_completes_request(void **state)
 {
-	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",
-					    "exec.cuStreamWriteValue64_v2:1:719"};
+	static const char *const specs[] = {
+		"exec.cuStreamWriteValue64_v2:1:700", "exec.cuStreamWriteValue64_v2:1:719",
+		"exec.cuStreamBatchMemOp_v2:1:700", "exec.cuStreamBatchMemOp_v2:2:719"};
 
 	(void)state;
 	make_file();

@@ -568,6 +568,55 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(checkpoints.load(state, 2), checkpoints.path_of(2))
             self.assertEqual(state["step"], 2)
 
+    def test_optimizer(self):
+        """A new optimizer gets the moments of the saved one, so that the training goes on with
+        the same numbers."""
+        def steps(state, count):
+            for i in range(count):
+                state["model"](torch.full((2, 30), i + 0.5)).square().sum().backward()
+                state["optim"].step()
+                state["optim"].zero_grad()
+
+        def fresh(kind=torch.optim.AdamW, width=20, **how):
+            model = torch.nn.Linear(30, width)
+            return {"model": model, "optim": kind(model.parameters(), lr=0.01, **how)}
+
+        for kind, how in ((torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})):
+            with self.subTest(kind), pt.Checkpointer(folder("run")) as checkpoints:
+                state, other = fresh(kind, **how), fresh(kind, **how)
+                steps(state, 3)
+                self.assertTrue(checkpoints.save(state, 3).ok)
+                before = other["model"].weight
+                before.grad = torch.ones_like(before)
+                with self.assertNoLogs("penstock", "WARNING"):
+                    checkpoints.load(other)
+                self.assertTrue(torch.equal(before.grad, torch.ones_like(before)))
+                other["optim"].zero_grad()
+                for one in (state, other):
+                    steps(one, 2)
+                self.assertEqual(other["optim"].param_groups[0]["lr"], 0.01)
+                self.assertTrue(torch.equal(state["model"].weight, other["model"].weight))
+
+    def test_optimizer_not_loaded(self):
+        """A load that fails leaves a new optimizer without moments. A load that does not read
+        values of the checkpoint logs a warning."""
+        model = torch.nn.Linear(30, 20)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, 30)).sum().backward()
+        optimizer.step()
+        with pt.Checkpointer(folder("run")) as checkpoints:
+            checkpoints.save({"model": model, "optim": optimizer}, 1)
+            other = torch.nn.Linear(30, 10)
+            new = torch.optim.AdamW(other.parameters())
+            with self.assertRaises(ERRORS):
+                checkpoints.load({"model": other, "optim": new})
+            self.assertEqual(len(new.state), 0)
+            other = torch.nn.Linear(30, 20, bias=False)
+            with self.assertLogs("penstock", "WARNING") as log:
+                checkpoints.load({"model": other})
+            self.assertIn("1 values that the state lacks, such as model.bias", log.output[0])
+            self.assertTrue(torch.equal(other.weight, model.weight))
+
     def test_async(self):
         with pt.Checkpointer(folder("run")) as checkpoints:
             state = trained(5)

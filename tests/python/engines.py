@@ -8,6 +8,7 @@ tests the ranks of an engine as several processes. Runs with and without torch."
 import abc
 import dataclasses
 import glob
+import json
 import os
 import subprocess
 import sys
@@ -87,6 +88,34 @@ class Engine(unittest.TestCase):
 
     def same(self, got, want):
         self.assertEqual({n: v.tobytes() for n, v in want.items()}, got)
+
+
+def folder_of(url, needs_weights=True):
+    """Replaces config_folder: returns a name for the local folder of a model in a store."""
+    return f"/local/{url[5:]}" if needs_weights else f"/words/{url[5:]}"
+
+
+def check_arguments(test, kind, check, model, tokenizer, extra):
+    """Compares the arguments of an engine before and after its method `check`."""
+    def after(load_format, name, words=None, extra=extra, served=None):
+        made = getattr(kind(load_format=load_format, model_loader_extra_config=extra,
+                            served_model_name=served, **{model: name, tokenizer: words}), check)()
+        given = made["model_loader_extra_config"]
+        given = json.loads(given) if isinstance(given, str) else given
+        return [made[model], made[tokenizer], given, made["served_model_name"]]
+
+    test.assertEqual(after("penstock", "s3://b/m"),
+                     ["/local/b/m", "/local/b/m", {"weights": "s3://b/m"}, "s3://b/m"])
+    test.assertEqual(after("penstock", "s3://b/m", "s3://b/m", served="name"),
+                     ["/local/b/m", "/local/b/m", {"weights": "s3://b/m"}, "name"])
+    test.assertEqual(after("penstock", "s3://b/m", "s3://b/t"),
+                     ["/local/b/m", "/words/b/t", {"weights": "s3://b/m"}, "s3://b/m"])
+    test.assertEqual(after("penstock", "/m", "s3://b/t"), ["/m", "/words/b/t", {}, None])
+    other = {"weights": "s3://b/other"}
+    other = json.dumps(other) if isinstance(extra, str) else other
+    test.assertEqual(after("penstock", "s3://b/m", "/t", other),
+                     ["/words/b/m", "/t", {"weights": "s3://b/other"}, "s3://b/m"])
+    test.assertEqual(after("auto", "s3://b/m", "s3://b/t"), ["s3://b/m", "s3://b/t", {}, None])
 
 
 def source_class(**more):
@@ -205,7 +234,12 @@ class Vllm(Engine):
             assert self.ranks is not None, "tensor model parallel group is not initialized"
             return self.ranks
 
+        class EngineArgs(types.SimpleNamespace):
+            def create_model_config(self):
+                return dict(vars(self))
+
         self.ranks, self.source = None, DefaultModelLoader.Source
+        self.arguments = EngineArgs
         self.module("vllm")
         self.module("vllm.distributed", get_tp_group=get_tp_group)
         self.module("vllm.model_executor")
@@ -223,6 +257,10 @@ class Vllm(Engine):
             setattr(sys.modules["vllm.model_executor.model_loader"], name,
                     sys.modules[f"vllm.model_executor.model_loader.{name}"])
         self.shows, self.strategy, self.default_loader = False, None, default_loader
+        self.module("vllm.engine")
+        self.module("vllm.engine.arg_utils", EngineArgs=EngineArgs)
+        self.module("vllm.transformers_utils",
+                    config=types.SimpleNamespace(_read_safetensors_metadata_in_dir=list))
         from penstock.vllm import register
         register()
         register()  # vLLM's manual says that it may load a plug-in more than once.
@@ -301,6 +339,14 @@ class Vllm(Engine):
         with self.assertNoLogs("penstock", "WARNING"):
             self.load(Model())
             self.load(Model(), enable_multithread_load=True)
+
+    def test_model_in_store(self):
+        """A model in an object store gets a local folder, and its URL becomes a loader option."""
+        with unittest.mock.patch("penstock._engine_object.config_folder", folder_of):
+            check_arguments(self, self.arguments, "create_model_config", "model", "tokenizer", {})
+        self.strategy = "torchao"
+        with self.assertRaisesRegex(ValueError, "torchao.*cannot read.*s3://b/m.*local folder"):
+            self.load(Model(), weights="s3://b/m")
 
     def test_time(self):
         """The loader records the time before the load. vLLM computes the load's duration from
@@ -508,14 +554,18 @@ class Sglang(Engine):
 
     def test_plugin(self):
         """plugin() adds --load-format penstock to SGLang's choices and hooks."""
+        class ServerArgs(types.SimpleNamespace):
+            def resolve_once(self):
+                return dict(vars(self))
+
         choices, hooks = ["auto"], {}
         self.module("sglang.srt.plugins")
         self.module("sglang.srt.plugins.hook_registry",
                     HookType=types.SimpleNamespace(AROUND="around"),
                     HookRegistry=types.SimpleNamespace(register=lambda target, hook, kind:
                                                        hooks.update({target: (hook, kind)})))
-        self.module("sglang.srt.server_args", LOAD_FORMAT_CHOICES=choices,
-                    add_load_format_choices=choices.extend)
+        server_args = self.module("sglang.srt.server_args", LOAD_FORMAT_CHOICES=choices,
+                                  ServerArgs=ServerArgs, add_load_format_choices=choices.extend)
         from penstock.sglang import plugin
         plugin()
         plugin()
@@ -523,7 +573,8 @@ class Sglang(Engine):
         for target, (hook, kind) in hooks.items():
             self.assertEqual(kind, "around")
             module, _, name = target.rpartition(".")
-            place = self.config if module.endswith("LoadConfig") else sys.modules[module]
+            place = self.config if module.endswith("LoadConfig") else \
+                server_args.ServerArgs if module.endswith("ServerArgs") else sys.modules[module]
             setattr(place, name, around(hook, getattr(place, name)))
         loader, model = self.load(Model(), "penstock", extra={"window": 65536, "num_threads": 3})
         self.assertIsNot(type(loader), self.default)
@@ -538,8 +589,22 @@ class Sglang(Engine):
         with self.assertRaisesRegex(ValueError, "OtherLoader.*require='no-cpu-copy' forbids"):
             self.loader.get_model_loader(self.config("penstock", {"require": "no-cpu-copy"}),
                                          quantized)
+        with self.assertRaisesRegex(ValueError, "OtherLoader for the.*s3://b/m.*local folder"):
+            self.loader.get_model_loader(self.config("penstock", {"weights": "s3://b/m"}),
+                                         quantized)
         with self.assertRaises(ValueError):
             self.load(Model(), "tensorflow")
+        with unittest.mock.patch("penstock._engine_object.config_folder", folder_of):
+            check_arguments(self, ServerArgs, "resolve_once", "model_path", "tokenizer_path", "{}")
+
+    def test_weights_elsewhere(self):
+        """The loader reads the weights from another place than the rest of the model."""
+        empty = os.path.join(TMP, "no-weights")
+        os.makedirs(empty, exist_ok=True)
+        from penstock.sglang import loader_class
+        _, model = self.load(Model(), loader_class(), extra={"weights": DIR},
+                             model_path=empty)
+        self.same(model.got, ARRAYS)
 
     def test_chosen_files(self):
         """The loader reads the files that SGLang's search has found, and the files that SGLang adds

@@ -4,6 +4,7 @@ safetensors package. Uses numpy arrays and the stand-in GPU, which tests/standin
 
 import asyncio
 import contextlib
+import copy
 import errno
 import gc
 import itertools
@@ -352,6 +353,44 @@ class Life(unittest.TestCase):
             penstock.load_file(file, framework="numpy")
         gc.collect()
         self.assertLess(resident() - before, 100 << 20)
+
+    def test_model_closed(self):
+        """Iterators, copies and loads of other threads keep a closed model's files open."""
+        model = penstock.Model(FILE)
+        copied, steps = copy.copy(model), model.iterate("cpu", "np", window=1)
+        got, loaded, entered, go_on = {}, [], threading.Event(), threading.Event()
+
+        def wait(_done, _total):
+            entered.set()
+            go_on.wait()
+
+        thread = threading.Thread(
+            target=lambda: loaded.append(model.load("cpu", "np", progress=wait)[0]))
+        thread.start()
+        entered.wait()
+        model.close()
+        go_on.set()
+        thread.join()
+        same(self, loaded[0], ARRAYS)
+        for name, value in steps:
+            got[name] = value.copy()
+        same(self, got, ARRAYS)
+        same(self, copied.load("cpu", "np")[0], ARRAYS)
+        self.assertRaisesRegex(ValueError, "closed", model.load, "cpu", "np")
+
+    def test_model_copied(self):
+        """The files of a model are closed when all copies of the object are closed."""
+        def is_open():
+            links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+            return any(os.path.exists(link) and os.path.samefile(link, file) for link in links)
+        file = os.path.join(TMP, "copied.safetensors")
+        safetensors.numpy.save_file(ARRAYS, file)
+        model = penstock.Model(file)
+        copied = copy.copy(model)
+        model.close()
+        self.assertTrue(is_open())
+        copied.close()
+        self.assertFalse(is_open())
 
     def test_forked(self):
         """A child of fork opens devices of its own and can load."""

@@ -38,6 +38,8 @@ class Window:
         self.token, self.kind = token, fields[2]
         self.id, self.len = int(fields[0], 16), int(fields[1], 16)
         self.cap, self.socket, self.seq = bytes.fromhex(fields[-1]), None, 0
+        # The server passes the object's file, instead of writing to the window.
+        self.takes_file = self.kind == "shm1" and fields[4] == "f"
         if self.kind == "tcp1":
             self.address = (":".join(fields[3:-2]).strip("[]"), int(fields[-2]))
         else:
@@ -96,12 +98,15 @@ class Window:
             data += piece
         return data
 
-    def open_shm1(self):
+    def open_shm1(self, files=(), off=0, count=None):
         """Opens the window by shm1, as a server does before a transfer, but transfers nothing.
-        Returns the status of the client's answer."""
+        Passes the descriptors `files`, and says that the window's `count` bytes are at `off` of the
+        file. Returns the status of the client's answer."""
         self.connect()
-        self.socket.send(MESSAGE.pack(0x314d4853, 1, self.id, self.cap, READ, 0, 0, self.len, 0,
-                                      0, 0, 0, bytes(EXPORTED)))
+        count = self.len if count is None else count
+        message = MESSAGE.pack(0x314d4853, 1, self.id, self.cap, READ, 0, 0, count, off, 0, 0, 0,
+                               bytes(EXPORTED))
+        socket.send_fds(self.socket, [message], files)
         return MESSAGE.unpack(self.socket.recv(MESSAGE.size))[5]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `penstock serve`: keys, limits, hostile requests, files in its folder, signals, logs.
+"""Tests `penstock serve`: keys, limits, hostile requests, files in its folder, logs.
 
 gateway.py [WORD...]: runs the cases whose names contain one of the words, or all. conformance.py
 tests the API of S3, and gateway_kills.py tests crashes of the gateway. Prints TAP; tests/run runs
@@ -14,7 +14,6 @@ import random
 import re
 import resource
 import signal
-import ssl
 import subprocess
 import sys
 import time
@@ -23,9 +22,9 @@ import zlib
 import botocore.exceptions
 
 from served import (BUILD, KEY, KEYS, PENSTOCK, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, Skip,
-                    encoded_put, eventually, failure, host, keys_of, make_certificate, opened,
-                    presigned, put_head, raw_put, read_reply, repair, repair_run, run_cases, same,
-                    small_disk, together, until, write_private)
+                    encoded_put, eventually, failure, host, keys_of, opened, presigned, put_head,
+                    read_reply, repair, repair_run, run_cases, same, small_disk, together, until,
+                    write_private)
 
 # --- keys -------------------------------------------------------------------------
 
@@ -256,9 +255,30 @@ def case_truncated_body():
 def case_double_headers():
     gateway, client = opened()
     with gateway, gateway.connect() as raw:
-        raw.sendall(put_head(client, "k", 1, "Connection: close\r\nContent-Length: 2\r\n") +
-                    b"xy")
-        same(read_reply(raw)[9:12], b"400", "status")
+        raw.sendall(put_head(client, "k", 1, "x-amz-meta-a: 1\r\nx-amz-meta-a: 2\r\n"
+                             "Connection: close\r\n") + b"x")
+        reply = read_reply(raw)
+        same((reply[9:12], b"x-amz-meta-a" in reply), (b"400", True), f"reply {reply!r}")
+        same(keys_of(client), [], "keys")
+
+
+def case_ambiguous_length():
+    """A proxy may see another end of these bodies than the gateway. So the gateway must not take
+    the bytes that follow for a request."""
+    gateway, client = opened()
+    with gateway:
+        path = presigned(client, "put_object", "k")
+        for extra in ("Content-Length: 1\r\nContent-Length: 2\r\n",
+                      "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n",
+                      "Content-Length: 1\r\nTransfer-Encoding: identity\r\n",
+                      "Transfer-Encoding: gzip, chunked\r\n"):
+            head = f"PUT {path} HTTP/1.1\r\nHost: {host(client)}\r\n{extra}\r\n".encode()
+            with gateway.connect(10) as raw:
+                raw.sendall(head + b"1\r\nx\r\n0\r\n\r\n")
+                raw.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                reply = read_reply(raw)
+            same((reply[9:12], reply.count(b"HTTP/1.1"), b"Connection: close" in reply),
+                 (b"400", 1, True), f"reply {reply!r} after {extra!r}")
         same(keys_of(client), [], "keys")
 
 
@@ -358,13 +378,6 @@ def case_herd():
         results = together([lambda n=n: one(n) for n in range(256)])
         same({tuple(result) for result in results}, {(b"200", b"200")}, "statuses")
         same(len(keys_of(client)), 256, "number of keys")
-
-
-def failure_or_refused(call, **named):
-    try:
-        return failure(call, **named)
-    except Exception as error:  # noqa: B902  (a refused connection has many names in boto3)
-        return error
 
 
 def case_traversal():
@@ -648,28 +661,6 @@ def case_object_becomes_folder():
 
 # --- life -------------------------------------------------------------------------
 
-def case_drain():
-    gateway, client = opened(flags=["--drain", "60"])
-    with gateway, raw_put(gateway, client, "k", 10, b"12345") as raw:
-        until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
-        gateway.process.send_signal(signal.SIGTERM)
-        until(lambda: gateway.get("/healthz")[0] == 503, "the gateway drains")
-        raw.sendall(b"67890")
-        reply = read_reply(raw)
-        same((reply[9:12], b"Connection: close" in reply), (b"200", True), f"reply {reply!r}")
-        same(gateway.stop()[0], 0, "exit status")
-        with open(os.path.join(gateway.root, "data-1", "k"), "rb") as file:
-            same(file.read(), b"1234567890", "object")
-
-
-def case_drain_ends():
-    gateway, client = opened(flags=["--drain", "1"])
-    with gateway, raw_put(gateway, client, "k", 10, b"12345"):
-        until(lambda: gateway.metric("penstock_requests_in_flight") == 1, "the PUT has arrived")
-        same(gateway.stop()[0], 0, "exit status")
-        same(os.listdir(os.path.join(gateway.root, "data-1")), [], "files")
-
-
 def case_metrics():
     gateway, client = opened()
     with gateway:
@@ -713,51 +704,6 @@ def case_log_has_no_secret():
         for word in (SECRET, "ignature=", "c2lnbmF0dXJl", "tokentoken", "abcdef", "cookie1",
                      paths[0].split("Signature=")[1][:20]):
             same(word in text + err, False, f"{word} in {text + err}")
-
-
-def case_tls():
-    with Gateway() as place:
-        first, second = make_certificate(place.place, "one"), make_certificate(place.place, "two")
-        with Gateway(tls=first) as gateway:
-            client = gateway.client(verify=first[0])
-            client.create_bucket(Bucket="data-1")
-            body = os.urandom(3 << 20)
-            client.put_object(Bucket="data-1", Key="k", Body=body)
-            same(client.get_object(Bucket="data-1", Key="k")["Body"].read() == body, True, "body")
-            for new, old in zip(second, first):
-                os.rename(new, old)
-            gateway.process.send_signal(signal.SIGHUP)
-
-            def works():
-                return failure_or_refused(gateway.client(verify=first[0]).list_buckets) is None
-            until(works, "the new certificate is used")
-            same(gateway.stop()[0], 0, "exit status")
-        os.chmod(first[1], 0o644)
-        done = subprocess.run([PENSTOCK, "serve", "--root", place.root, "--listen", "127.0.0.1:0",
-                               "--keys", place.keys, "--cert", first[0], "--key", first[1]],
-                              capture_output=True, text=True, timeout=60, check=False)
-        same((done.returncode, "chmod 600" in done.stderr), (1, True), "a key that others read")
-
-
-def case_old_certificate_ends():
-    """After a reload of the certificate, the process runs a second HTTP server. The server with
-    the old certificate ends when its last connection ends, and needs no signal for that."""
-    with Gateway() as place:
-        pair = make_certificate(place.place, "one")
-        with Gateway(tls=pair) as gateway:
-            def threads():
-                return len(os.listdir(f"/proc/{gateway.process.pid}/task"))
-            context = ssl.create_default_context(cafile=pair[0])
-            before = threads()
-            with gateway.connect() as raw, \
-                    context.wrap_socket(raw, server_hostname="127.0.0.1") as secure:
-                gateway.process.send_signal(signal.SIGHUP)
-                until(lambda: threads() > before, "a second server runs")
-                secure.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-                same(secure.recv(12), b"HTTP/1.1 403", "reply of the first server")
-                same(threads() > before, True, "both servers run")
-            until(lambda: threads() == before, "the first server has ended")
-            same(gateway.stop()[0], 0, "exit status")
 
 
 def case_repair():

@@ -430,7 +430,7 @@ def case_users():
         text = refused(plane, 65533)
         same("does not serve this user" in text, True, text)
     # One user gets half of the tenants, and leaves the others to other users.
-    with Plane(None, "--users", "65533,65534", "--tenants", "4", readable=True) as plane, \
+    with Plane(None, "--users", "65532,65533,65534", "--tenants", "4", readable=True) as plane, \
             Side("server", "host", 65534, "-", plane.socket), \
             Side("server", "host", 65534, "-", plane.socket):
         text = refused(plane, 65534)
@@ -438,6 +438,13 @@ def case_users():
         same(plane.refused("limit-user"), 1, "refusals")
         same(refused(plane, 65533), None, "another user")
         until(lambda: plane.metric("tenants") == 2, "the other user has ended")
+        # A second user gets half of the rest, and so leaves a tenant to a third user.
+        with Side("server", "host", 65533, "-", plane.socket):
+            text = refused(plane, 65533)
+            same("that others leave" in str(text), True, f"a second tenant ({text})")
+            same(refused(plane, 65532), None, "a third user")
+            until(lambda: plane.metric("tenants") == 3, "the third user has ended")
+        until(lambda: plane.metric("tenants") == 2, "the second user has ended")
         with server_tenant(plane), server_tenant(plane):
             same(plane.metric("tenants"), 4, "tenants of root")
 

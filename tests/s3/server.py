@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 import urllib.parse
+import zlib
 
 REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 301: "Moved", 400: "Bad Request",
            403: "Forbidden", 404: "Not Found", 409: "Conflict", 412: "Precondition Failed",
@@ -53,6 +54,7 @@ class Server:
 
     def __init__(self, tls=None):
         self.objects, self.checksums, self.uploads, self.etags = {}, {}, {}, {}
+        self.crc32s = {}
         self.requests, self.connections = [], 0
         self.fault = lambda request: None
         self.lock = threading.Lock()
@@ -181,9 +183,11 @@ class Server:
 
     # ---- S3, under the lock ----
 
-    def put(self, key, data, checksum=False):
+    def put(self, key, data, checksum=False, crc32=False):
         self.objects[key] = data
         self.checksums[key] = crc64nvme(data) if checksum else None
+        self.crc32s[key] = base64.b64encode(struct.pack(">L", zlib.crc32(data))).decode() \
+            if crc32 else None
 
     def etag(self, key):
         data, etag = self.etags.get(key, (None, None))
@@ -220,6 +224,9 @@ class Server:
         out = {"ETag": etag}
         if r.headers.get("x-amz-checksum-mode") and self.checksums.get(r.key):
             out["x-amz-checksum-crc64nvme"] = self.checksums[r.key]
+            out["x-amz-checksum-type"] = "FULL_OBJECT"
+        if r.headers.get("x-amz-checksum-mode") and self.crc32s.get(r.key):
+            out["x-amz-checksum-crc32"] = self.crc32s[r.key]
             out["x-amz-checksum-type"] = "FULL_OBJECT"
         if r.headers.get("if-match", etag) != etag:
             return self.error(412, "PreconditionFailed")

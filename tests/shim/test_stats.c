@@ -248,8 +248,9 @@ static void stream_reads(void **state)
 	usleep((useconds_t)took + 10000);
 	s = wait_counted(1);
 	assert_int_equal(s.l1.read_bytes, 4096);
-	assert_true(s.l1.read_lat_sum_us <= took + 1);
-	assert_true(s.gpus.gpu[0].read_duration_us <= took + 1);
+	/* A thread of the library may notice the completion a little after cuStreamSynchronize. */
+	assert_true(s.l1.read_lat_sum_us <= took + 5000);
+	assert_true(s.gpus.gpu[0].read_duration_us <= took + 5000);
 	assert_int_equal(s.gpus.gpu[0].n_unaligned_reads, 0);
 	assert_ok(cuFileReadAsync(fh, dev, &len, &odd, &zero, &bytes, (void *)1));
 	assert_cu(cu.cuStreamSynchronize((void *)1));

@@ -133,6 +133,8 @@ SAME(PST_CU_WAIT_NOR, CU_STREAM_WAIT_VALUE_NOR);
 SAME(PST_CU_WAIT_FLUSH, CU_STREAM_WAIT_VALUE_FLUSH);
 SAME(PST_CU_WRITE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT);
 SAME(PST_CU_WRITE_NO_BARRIER, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+SAME(PST_CU_OP_WAIT_64, CU_STREAM_MEM_OP_WAIT_VALUE_64);
+SAME(PST_CU_OP_WRITE_64, CU_STREAM_MEM_OP_WRITE_VALUE_64);
 SAME(PST_CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(PST_CU_CAPTURE_ACTIVE, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 SAME(PST_CU_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
@@ -182,6 +184,16 @@ SAME(PST_CU_NEWER_DRIVER_NEEDED, 36); /* CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER i
 SAME(sizeof(pst_cu_ptr), sizeof(CUdeviceptr));
 SAME(sizeof(struct pst_cu_uuid), sizeof(CUuuid));
 SAME(sizeof(struct pst_cu_ipc_mem), sizeof(CUipcMemHandle));
+
+#define MEM_OP(member, theirs)                                                               \
+	FIELD(union pst_cu_mem_op, word.member, CUstreamBatchMemOpParams, waitValue.theirs); \
+	FIELD(union pst_cu_mem_op, word.member, CUstreamBatchMemOpParams, writeValue.theirs)
+SAME(sizeof(union pst_cu_mem_op), sizeof(CUstreamBatchMemOpParams));
+MEM_OP(operation, operation);
+MEM_OP(addr, address);
+MEM_OP(value, value64);
+MEM_OP(flags, flags);
+MEM_OP(alias, alias);
 
 #define COPY2D(member, theirs) FIELD(struct pst_cu_memcpy2d, member, CUDA_MEMCPY2D, theirs)
 SAME(sizeof(struct pst_cu_memcpy2d), sizeof(CUDA_MEMCPY2D));
@@ -270,6 +282,7 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_memcpy2d CUDA_MEMCPY2D_st
 #define pst_cu_copy_attr CUmemcpyAttributes_st
 #define pst_cu_copy3d CUDA_MEMCPY3D_BATCH_OP_st
+#define pst_cu_mem_op CUstreamBatchMemOpParams_union
 
 /* The version of cuStreamGetCaptureInfo before CUDA 12.3. cuda.h of CUDA 13 no longer declares it,
  * so there it is compared with this declaration, which is from NVIDIA's manual of CUDA 12. */

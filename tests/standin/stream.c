@@ -172,6 +172,20 @@ EXPORT enum pst_cu_result cuStreamGetCtx(struct pst_cu_stream *stream, struct ps
 	return rc;
 }
 
+EXPORT enum pst_cu_result cuStreamGetFlags(struct pst_cu_stream *stream, unsigned int *flags)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+
+	ENTER(cuStreamGetFlags, NEED_OBJECT);
+	lock();
+	s = stream_of(stream, ctx, &rc);
+	if (s && flags)
+		*flags = s->flags;
+	unlock();
+	return rc;
+}
+
 /* --- events --- */
 
 EXPORT enum pst_cu_result cuEventCreate(struct pst_cu_event **out, unsigned int flags)
@@ -398,6 +412,29 @@ EXPORT enum pst_cu_result cuStreamWaitValue64_v2(struct pst_cu_stream *stream, p
 {
 	ENTER(cuStreamWaitValue64_v2, NEED_OBJECT);
 	return semaphore_op(OP_WAIT, FN_cuStreamWaitValue64_v2, stream, ctx, addr, value, flags, 8);
+}
+
+/* Knows only writes and waits of 64 bits. If an operation is refused, the ones before it stay
+ * queued. */
+EXPORT enum pst_cu_result cuStreamBatchMemOp_v2(struct pst_cu_stream *stream, unsigned int count,
+						union pst_cu_mem_op *ops, unsigned int flags)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+
+	ENTER(cuStreamBatchMemOp_v2, NEED_OBJECT);
+	if (!count || count >= 256 || !ops || flags)
+		return standin_refuse(PST_CU_INVALID_VALUE, "a batch of %u, flags %u", count,
+				      flags);
+	for (unsigned i = 0; i < count; i++)
+		if (ops[i].word.operation != PST_CU_OP_WRITE_64 &&
+		    ops[i].word.operation != PST_CU_OP_WAIT_64)
+			return standin_refuse(PST_CU_NOT_SUPPORTED, "operation %u in a batch",
+					      ops[i].word.operation);
+	for (unsigned i = 0; i < count && !rc; i++)
+		rc = semaphore_op(ops[i].word.operation == PST_CU_OP_WRITE_64 ? OP_WRITE : OP_WAIT,
+				  FN_cuStreamBatchMemOp_v2, stream, ctx, ops[i].word.addr,
+				  ops[i].word.value, ops[i].word.flags, 8);
+	return rc;
 }
 
 EXPORT enum pst_cu_result cuLaunchHostFunc(struct pst_cu_stream *stream, void (*fn)(void *),

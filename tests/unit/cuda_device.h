@@ -135,6 +135,20 @@ static inline int stream_await(struct penstock_device *dev, void *on, uint64_t *
 	return ret;
 }
 
+/* Queues one store of a word and one wait for another word on the stream. */
+static inline int stream_store_await(struct penstock_device *dev, void *on, uint64_t *word,
+				     uint64_t value, uint64_t *waited, uint64_t least)
+{
+	struct pst_stream_seq seq;
+	int ret = ops->stream_begin(dev, on, &seq, &err);
+
+	if (ret)
+		return ret;
+	ret = ops->stream_write_wait(&seq, word, value, waited, least, &err);
+	ops->stream_end(&seq);
+	return ret;
+}
+
 /* Loads the CUDA driver. Leaves this thread without a current context, like a new thread. */
 static inline int driver_open(void **state)
 {

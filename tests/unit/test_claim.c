@@ -660,6 +660,9 @@ static void expect_retry(const char *want)
 
 static void named_paths(void **state)
 {
+	uint64_t len = 0;
+	uint32_t pad = 0;
+
 	(void)state;
 	route_probe(&host, PENSTOCK_READ);
 	residency_set(0, MIB, PST_WARM);
@@ -674,6 +677,9 @@ static void named_paths(void **state)
 	segs[0].row_len = 1024;
 	expect_chunks("odirect 0+1024");
 	expect_retry("none");
+	/* The rest of a chunk that its path has shortened stays on the named path. */
+	assert_int_equal(pst_claim_retry(&claimed[0], false, &len, &pad), req.forced);
+	assert_int_equal(len, 1024);
 	route_probe(&host, PENSTOCK_WRITE);
 	req.forced = pst_path_index("bounce");
 	queries = 0;

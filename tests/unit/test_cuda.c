@@ -126,6 +126,27 @@ static void missing_driver_is_silent(void **state)
 		assert_int_equal(output_of_child("no_driver", "PENSTOCK_STANDIN_DEVICES=0"), 0);
 }
 
+/* Runs in a child: the stand-in's driver fails to start. The count prints one warning, although the
+ * program calls it twice. */
+static int broken_driver(void)
+{
+	EXPECT_EQ(ops->count(), 0);
+	EXPECT_EQ(ops->count(), 0);
+	return 0;
+}
+
+static void broken_driver_warns_once(void **state)
+{
+	static const char line[] = "penstock warn cuda: device auto is no GPU, because the driver "
+				   "fails: cuDeviceGetCount: CUDA_ERROR_UNKNOWN (999)\n";
+
+	(void)state;
+	standin_only();
+	assert_int_equal(
+		output_of_child("broken_driver", "PENSTOCK_STANDIN_FAIL=cuDeviceGetCount:1:999"),
+		sizeof(line) - 1);
+}
+
 /* ---- facts ---- */
 
 static void root_file_write(const char *root, const char *name, const char *text)
@@ -588,6 +609,7 @@ static void memory_as_dma_buf(void **state)
 static const struct child_case child_cases[] = {
 	{"no_context", no_context, false},
 	{"no_driver", no_driver, true},
+	{"broken_driver", broken_driver, true},
 	{"limited_device", limited_device, false},
 	{"dma_buf", dma_buf, false},
 	{"importer", importer, false},
@@ -603,6 +625,7 @@ int main(int argc, char **argv)
 		CASE(missing_devices_are_refused),
 		CASE(opening_creates_no_context),
 		CASE(missing_driver_is_silent),
+		CASE(broken_driver_warns_once),
 		CASE(numa_node_is_read_below_sys_root),
 		CASE(facts_of_the_device),
 		CASE(facts_of_a_limited_device),

@@ -99,6 +99,20 @@ static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst
 	__atomic_store_n(&w[2], 1ull << 33, __ATOMIC_RELEASE);
 	EXPECT_EQ(word_becomes(&w[3], 1ull << 40), 1);
 	EXPECT_EQ(stream_idle_within(s, owner, SOON_MS), 1);
+	/* a store and a wait at once; the store does not wait, the next operation does */
+	EXPECT_EQ(stream_await(d, s, &w[4], 1), 0);
+	EXPECT_EQ(stream_store_await(d, s, &w[5], 3, &w[6], 1ull << 34), 0);
+	EXPECT_EQ(stream_store(d, s, &w[7], 9), 0);
+	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
+	EXPECT_EQ(word_load(&w[5]), 0);
+	__atomic_store_n(&w[4], 1, __ATOMIC_RELEASE);
+	EXPECT_EQ(word_becomes(&w[5], 3), 1);
+	__atomic_store_n(&w[6], (1ull << 34) - 1, __ATOMIC_RELEASE);
+	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
+	EXPECT_EQ(word_load(&w[7]), 0);
+	__atomic_store_n(&w[6], 1ull << 34, __ATOMIC_RELEASE);
+	EXPECT_EQ(word_becomes(&w[7], 9), 1);
+	EXPECT_EQ(stream_idle_within(s, owner, SOON_MS), 1);
 	memset(w, 0, 512 * sizeof(*w));
 	return 0;
 }
@@ -199,11 +213,41 @@ static void failed_stream_calls_leave_nothing(void **state)
 		   stream_await(dev, s, &words[0], 1));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
 		   stream_await(dev, s, &words[0], 1));
+	FAILS_WITH("cuMemHostGetDevicePointer_v2:2:1", -EINVAL, "CUDA_ERROR",
+		   stream_store_await(dev, s, &words[0], 1, &words[2], 1));
+	FAILS_WITH("cuStreamBatchMemOp_v2:1:999", -EIO, "CUDA_ERROR",
+		   stream_store_await(dev, s, &words[0], 1, &words[2], 1));
 	assert_int_equal(word_load(&words[0]), 0);
 	/* the stream is idle, so no failed call has queued an operation */
 	assert_true(stream_idle_within(s, prim, SOON_MS));
 	assert_true(stream_store(dev, (void *)words, &words[0], 1) < 0);
 	ctx_stream_destroy(s, prim);
+}
+
+/* A store and a wait need one call of the driver. If the driver does not support this call, they
+ * need two. */
+static void store_and_wait_in_one_call(void **state)
+{
+	struct pst_cu_stream *s;
+	unsigned long writes, waits;
+
+	(void)state;
+	standin_only();
+	s = ctx_stream_new(prim);
+	writes = standin_calls("cuStreamWriteValue64_v2");
+	waits = standin_calls("cuStreamWaitValue64_v2");
+	assert_int_equal(stream_store_await(dev, s, &words[0], 1, &words[1], 0), 0);
+	assert_true(word_becomes(&words[0], 1));
+	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes);
+	assert_int_equal(standin_calls("cuStreamWaitValue64_v2"), waits);
+	standin_fail("cuStreamBatchMemOp_v2:1:801");
+	assert_int_equal(stream_store_await(dev, s, &words[0], 2, &words[1], 0), 0);
+	standin_fail(NULL);
+	assert_true(word_becomes(&words[0], 2));
+	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes + 1);
+	assert_int_equal(standin_calls("cuStreamWaitValue64_v2"), waits + 1);
+	ctx_stream_destroy(s, prim);
+	words[0] = 0;
 }
 
 /* A stream has executed a copy and then has to wait. Its wait could hold up copies of other
@@ -394,6 +438,7 @@ int main(int argc, char **argv)
 		CASE_ALONE(words_by_host_functions),
 		CASE(refused_node_is_named),
 		CASE(failed_stream_calls_leave_nothing),
+		CASE(store_and_wait_in_one_call),
 		CASE(waits_after_copies_use_a_compute_queue),
 		CASE_ALONE(failures_of_the_first_operation),
 		CASE_ALONE(peer_copies_and_wrong_streams),

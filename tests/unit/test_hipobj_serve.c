@@ -143,7 +143,7 @@ static int group_open(void **state)
 
 struct answer {
 	int status;
-	char text[8192];
+	char text[16384];
 };
 
 static struct answer ask(const char *method, const char *path, const char *key,
@@ -217,23 +217,35 @@ static struct answer ask(const char *method, const char *path, const char *key,
 	return a;
 }
 
-/* Returns how many requests the gateway has declined for a reason. */
-static int declined(const char *reason)
+/* Returns the value of a counter of the gateway. `name` ends with a space. */
+static int counter(const char *name)
 {
 	const unsigned port = gw.port;
 	struct answer a;
-	char name[100];
 	const char *at;
 	int count;
 
 	gw.port = gw.metrics_port;
 	a = ask("GET", "/metrics", NULL, NULL);
 	gw.port = port;
-	snprintf(name, sizeof(name), "penstock_rdma_declined_total{reason=\"%s\"} ", reason);
 	at = strstr(a.text, name);
 	if (!at || sscanf(at + strlen(name), "%d", &count) != 1)
 		fail_msg("no counter %s in %s", name, a.text);
 	return count;
+}
+
+/* Returns how many requests the gateway has declined for a reason. */
+static int declined(const char *reason)
+{
+	char name[100];
+
+	snprintf(name, sizeof(name), "penstock_rdma_declined_total{reason=\"%s\"} ", reason);
+	return counter(name);
+}
+
+static int sessions_refused(void)
+{
+	return counter("\npenstock_sessions_refused_total ");
 }
 
 /* Copies the value of a header of the answer. Returns whether there is one. */
@@ -595,6 +607,7 @@ static void bounds_sessions(void **state)
 	assert_true(value_of(&a, "retry-after", retry, sizeof(retry)));
 	assert_int_equal(count, GW_SESSIONS_OWNER + 1);
 	assert_int_equal(declined("busy"), 1);
+	assert_int_equal(sessions_refused(), 1);
 	/* The limit applies to each access key, so another key can still open a session. */
 	a = prepare("READER", "x-amz-rdma-op", "GET");
 	expect(&a, 200, NULL);
@@ -631,6 +644,7 @@ static void shares_memory(void **state)
 		assert_int_equal(session_open(NULL, 64, ids[i]), 200);
 	assert_int_equal(session_open(NULL, 64, id), 503);
 	assert_int_equal(session_open("READER", 32, id), 503);
+	assert_int_equal(sessions_refused(), 2);
 	/* READER waits for memory. So WRITER does not get back memory that it gives up, because it
 	 * still has at least half of all memory. */
 	for (unsigned i = 0; i < 2; i++) {
@@ -645,6 +659,7 @@ static void shares_memory(void **state)
 	a = proceed("cancel", NULL, ids[2], "deadbeef");
 	expect(&a, 200, NULL);
 	assert_int_equal(session_open(NULL, 64, ids[2]), 200);
+	assert_int_equal(sessions_refused(), 5);
 	gateway_end();
 	assert_int_equal(fake_card.live, 0);
 }

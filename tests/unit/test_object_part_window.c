@@ -8,11 +8,14 @@
 #include "test.h"
 
 #include <malloc.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <unistd.h>
 
 #include "copy.h"
 
+#include "core/base/clock.h"
 #include "core/base/device_sync.h"
 #include "storage/object_commit.h"
 #include "storage/object_part_window.h"
@@ -23,6 +26,7 @@
 #define MIB (1u << 20)
 #define LEN (20u * MIB + 77) /* of the object */
 #define SECONDS 60	     /* after this time, a call that waits fails the test */
+#define OVERLAP_NS 100000000u /* for which a copy waits for another copy */
 #define LOCK_SECONDS 5	     /* for which a thread holds the upload's lock at most */
 
 static struct penstock_device *host, *gpu;
@@ -32,7 +36,7 @@ static unsigned opened, closed;
 static int grants; /* result of pst_object_grant_open */
 static unsigned grants_opened, grants_closed, sent;
 static struct pst_object_upload *unlocked; /* its lock must be free when a grant is opened */
-static bool no_malloc, unreachable;
+static bool no_malloc, unreachable, no_worker;
 
 static void window_close(struct pst_window *window)
 {
@@ -57,6 +61,8 @@ int __wrap_pst_object_windows_reach(struct pst_object_windows *windows,
 void __wrap_pst_object_windows_tested(struct pst_object_windows *windows,
 				      const struct penstock_device *dev, const struct pst_err *why);
 int __wrap_pst_object_windows_check(struct pst_object_windows *windows, struct pst_err *err);
+bool __real_pst_object_work(const struct penstock_device *dev, struct pst_object_job *job);
+bool __wrap_pst_object_work(const struct penstock_device *dev, struct pst_object_job *job);
 void *__real_malloc(size_t len);
 void *__wrap_malloc(size_t len);
 
@@ -144,6 +150,11 @@ int __wrap_pst_object_windows_check(struct pst_object_windows *windows, struct p
 {
 	(void)windows, (void)err;
 	return 0;
+}
+
+bool __wrap_pst_object_work(const struct penstock_device *dev, struct pst_object_job *job)
+{
+	return !no_worker && __real_pst_object_work(dev, job);
 }
 
 void *__wrap_malloc(size_t len)
@@ -403,6 +414,78 @@ static void windows_are_registered_without_the_lock(void **state)
 	}
 }
 
+/* ---- a device without a thread ---- */
+
+static const struct pst_device_ops *real_ops;
+static _Atomic unsigned copying, copies, overlaps;
+
+/* Begins a copy. Gives another thread the time to begin a copy with the same copier. */
+static int mock_copy_in(struct pst_copier *copier, const struct pst_rect *rect)
+{
+	const uint64_t until_ns = pst_now_ns() + OVERLAP_NS;
+
+	copies++;
+	if (atomic_fetch_add(&copying, 1))
+		overlaps++;
+	while (atomic_load(&copying) < 2 && pst_now_ns() < until_ns)
+		sched_yield();
+	return real_ops->copy_in(copier, rect);
+}
+
+static int mock_wait(struct pst_copier *copier, uint64_t ticket)
+{
+	int ret = real_ops->wait(copier, ticket);
+
+	atomic_fetch_sub(&copying, 1);
+	return ret;
+}
+
+/* Writes the last byte of a part, so that the calling thread prepares the part. */
+static void *part_complete(void *arg)
+{
+	const uint64_t last = *(const uint64_t *)arg;
+
+	return (void *)(intptr_t)write_host(unlocked, bytes + last, last, 1);
+}
+
+/* If the device has no thread, the threads that complete parts prepare them. Two such threads must
+ * not use the device's copier at the same time. */
+static void copiers_have_one_user(void **state)
+{
+	static uint64_t last[] = {8 * MIB - 1, 16 * MIB - 1};
+	struct pst_object_upload *up = upload_open();
+	struct pst_device_ops ops = *gpu->ops;
+	pthread_t threads[2];
+	struct pst_err err;
+	void *ret;
+
+	(void)state;
+	assert_int_equal(pst_object_upload_reach(up, gpu, &err), 0);
+	up->id_state = ID_ASKED; /* nothing is sent */
+	for (unsigned i = 0; i < 2; i++)
+		write_device(up, i * 8 * MIB, 8 * MIB - 1);
+	real_ops = gpu->ops;
+	ops.copy_in = mock_copy_in;
+	ops.wait = mock_wait;
+	gpu->ops = &ops;
+	no_worker = true;
+	unlocked = up;
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, part_complete, &last[i]), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(pthread_join(threads[i], &ret), 0);
+		assert_null(ret);
+	}
+	unlocked = NULL;
+	no_worker = false;
+	gpu->ops = real_ops;
+	print_message("# %u copies, %u at the same time as another\n", copies, overlaps);
+	assert_int_equal(up->ready_count, 2);
+	assert_int_equal(copies, 2);
+	assert_int_equal(overlaps, 0);
+	pst_object_upload_free(up);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -414,6 +497,7 @@ int main(void)
 						teardown),
 		cmocka_unit_test_setup_teardown(windows_are_registered_without_the_lock, setup,
 						teardown),
+		cmocka_unit_test_setup_teardown(copiers_have_one_user, setup, teardown),
 	};
 
 	test_use_standin();

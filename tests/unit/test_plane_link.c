@@ -227,6 +227,9 @@ static void greeting(void **state)
 		 * because only the plane can choose them. */
 		opts.transports = "shm1";
 		assert_int_equal(penstock_object_client_open(&opts, &client), -EINVAL);
+		opts.transports = NULL;
+		opts.either_way = 1;
+		assert_int_equal(penstock_object_client_open(&opts, &client), -EINVAL);
 		server.channels = 2;
 		assert_int_equal(penstock_object_server_open(&server, &other), -EINVAL);
 		server.channels = 0;

@@ -16,6 +16,10 @@ static void semaphores_are_written_and_awaited(void **state)
 	const enum pst_cu_result bad = PST_CU_INVALID_VALUE;
 	static char pageable[64];
 	int can_flush = 0;
+	union pst_cu_mem_op ops[2] = {
+		{.word = {PST_CU_OP_WRITE_64, semaphore_addr(9), .value = 77}},
+		{.word = {PST_CU_OP_WAIT_64, semaphore_addr(8), .value = 5}},
+	};
 
 	(void)state;
 	need_memops();
@@ -39,6 +43,12 @@ static void semaphores_are_written_and_awaited(void **state)
 	assert_int_equal(
 		cu->cuStreamWriteValue64(stream, ((uintptr_t)pageable + 7) & ~(uintptr_t)7, 1, 0),
 		bad);
+	assert_int_equal(cu->cuStreamBatchMemOp(stream, 2, ops, 0), 0);
+	stream_sync(stream);
+	assert_int_equal(semaphore_get(9), 77);
+	assert_int_equal(cu->cuStreamBatchMemOp(stream, 2, ops, 1), bad);
+	ops[0].word.addr += 4;
+	assert_int_equal(cu->cuStreamBatchMemOp(stream, 2, ops, 0), bad);
 	cu->cuDeviceGetAttribute(&can_flush, PST_CU_DEV_CAN_FLUSH_REMOTE, 0);
 	if (!can_flush)
 		assert_int_equal(cu->cuStreamWaitValue64(stream, semaphore_addr(8), 5,

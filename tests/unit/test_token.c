@@ -20,6 +20,7 @@
 #define TCP "1a2b:1000:tcp1:192.0.2.7:4791:" CAP
 #define TCP6 "1a2b:1000:tcp1:[2001:db8::7]:65535:" CAP
 #define SHM "1a2b:200000:shm1:ffeeddccbbaa99887766554433221100:m:4f-x_Z:" CAP
+#define SHM_FILE "1a2b:200000:shm1:ffeeddccbbaa99887766554433221100:f:4f-x_Z:" CAP
 /* A token of hipobj-rc-v2: reliable connection, queue pair 0x11223344, key 0x55667788, port 1, LID
  * 2. */
 #define HIPOBJ                             \
@@ -51,7 +52,7 @@ static void expect_round_trip(const char *text)
 
 static void prints_what_it_parsed(void **state)
 {
-	static const char *const texts[] = {DC, OFI, RC, TCP, TCP6, SHM, HIPOBJ};
+	static const char *const texts[] = {DC, OFI, RC, TCP, TCP6, SHM, SHM_FILE, HIPOBJ};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -114,6 +115,11 @@ static void reads_each_field(void **state)
 	assert_string_equal(t.shm.handle, "4f-x_Z");
 	assert_int_equal(t.shm.host[0], 0xff);
 	assert_int_equal(t.shm.cap[1], 0x11);
+	assert_false(t.shm.file);
+
+	assert_int_equal(parse(SHM_FILE, &t), 0);
+	assert_true(t.shm.file);
+	assert_false(t.shm.cuda);
 }
 
 static void accepts_variants(void **state)
@@ -346,7 +352,8 @@ static void random_token(struct pst_token *t, enum pst_token_kind kind, uint64_t
 		random_place(&t->rc.at, seed);
 		break;
 	case PST_TOKEN_SHM1:
-		t->shm.cuda = test_random(seed) & 1;
+		t->shm.file = test_random(seed) & 1;
+		t->shm.cuda = !t->shm.file && test_random(seed) & 1;
 		snprintf(t->shm.handle, sizeof(t->shm.handle), "%llx",
 			 (unsigned long long)test_random(seed));
 		break;
@@ -389,6 +396,9 @@ static void printer_refuses_invalid_values(void **state)
 	assert_int_equal(pst_token_print(&t, out), -EINVAL);
 	assert_int_equal(parse(TCP, &t), 0);
 	t.tcp.at.v6 = true;
+	assert_int_equal(pst_token_print(&t, out), -EINVAL);
+	assert_int_equal(parse(SHM_FILE, &t), 0);
+	t.shm.cuda = true;
 	assert_int_equal(pst_token_print(&t, out), -EINVAL);
 	t.kind = PST_TOKEN_KINDS;
 	assert_int_equal(pst_token_print(&t, out), -EINVAL);

@@ -76,15 +76,13 @@ static int dial(const struct pst_token *t)
 	return sock;
 }
 
-static void open_state(struct state *s, const char *transport, enum penstock_op op)
+static void open_state_with(struct state *s, const struct penstock_object_client_opts *opts,
+			    enum penstock_op op)
 {
-	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
 	struct penstock_object_window_info info = {.size = sizeof(info)};
 
 	memset(s, 0, sizeof(*s));
-	opts.transports = transport;
-	opts.fence_ms = 50;
-	assert_int_equal(penstock_object_client_open(&opts, &s->client), 0);
+	assert_int_equal(penstock_object_client_open(opts, &s->client), 0);
 	assert_int_equal(penstock_object_alloc(s->client, NULL, LEN, &s->buffer), 0);
 	s->mem = penstock_object_ptr(s->buffer);
 	for (unsigned i = 0; i < LEN; i++)
@@ -93,6 +91,15 @@ static void open_state(struct state *s, const char *transport, enum penstock_op 
 	assert_int_equal(penstock_object_window_get_info(s->window, &info), 0);
 	assert_int_equal(pst_token_parse(info.token, strlen(info.token), &s->token), 0);
 	s->sock = dial(&s->token);
+}
+
+static void open_state(struct state *s, const char *transport, enum penstock_op op)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+
+	opts.transports = transport;
+	opts.fence_ms = 50;
+	open_state_with(s, &opts, op);
 }
 
 static void close_state(struct state *s)
@@ -174,6 +181,40 @@ static void tcp1_refuses_a_wrong_capability(void **unused)
 	transmit_write(&s, &c);
 	assert_int_equal(receive_reply(&s).status, 0);
 	assert_int_equal(s.mem[OFF], 0xee);
+	close_state(&s);
+}
+
+/* A client with the option either_way opens a window for reading: a server may also read the
+ * window's memory, but not the memory around it. */
+static void tcp1_either_way_serves_both_directions(void **unused)
+{
+	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	static unsigned char bytes[WINDOW];
+	struct pst_tcp1_command c;
+	struct state s = {0};
+
+	(void)unused;
+	opts.either_way = 1;
+	opts.transports = "shm1";
+	assert_int_equal(penstock_object_client_open(&opts, &s.client), -EOPNOTSUPP);
+	opts.transports = NULL;
+	open_state_with(&s, &opts, PENSTOCK_READ);
+	assert_int_equal(penstock_object_window_get_info(s.window, &info), 0);
+	assert_string_equal(info.transport, "tcp1");
+	c = command(&s, PST_TCP1_READ, 0, WINDOW);
+	transmit(&s, &c);
+	assert_int_equal(receive_reply(&s).status, 0);
+	assert_int_equal(recv(s.sock, bytes, WINDOW, MSG_WAITALL), WINDOW);
+	assert_memory_equal(bytes, s.mem + OFF, WINDOW);
+	c = command(&s, PST_TCP1_READ, 1, WINDOW);
+	transmit(&s, &c);
+	assert_int_equal(receive_reply(&s).status, 2);
+	c = command(&s, PST_TCP1_WRITE, 0, WINDOW);
+	transmit_write(&s, &c);
+	assert_int_equal(receive_reply(&s).status, 0);
+	assert_memory_not_equal(bytes, s.mem + OFF, WINDOW);
+	assert_int_equal(counts(&s).out_of_window, 1);
 	close_state(&s);
 }
 
@@ -667,6 +708,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tcp1_refuses_a_wrong_capability),
 		cmocka_unit_test(tcp1_refuses_another_id),
+		cmocka_unit_test(tcp1_either_way_serves_both_directions),
 		cmocka_unit_test(tcp1_refuses_ranges_outside_the_window),
 		cmocka_unit_test(tcp1_refuses_a_released_token),
 		cmocka_unit_test(tcp1_drops_bytes_that_come_after_the_release),

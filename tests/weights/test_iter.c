@@ -7,6 +7,19 @@
  */
 #include "load.h"
 
+/* Returns how many descriptors of this process refer to the file. */
+static uint64_t open_files_of(const char *path)
+{
+	struct stat want, have;
+	uint64_t found = 0;
+
+	assert_int_equal(stat(path, &want), 0);
+	for (int fd = 0; fd < 1024; fd++)
+		if (!fstat(fd, &have) && have.st_dev == want.st_dev && have.st_ino == want.st_ino)
+			found++;
+	return found;
+}
+
 static void iterate(struct penstock_device *dev, uint64_t window, unsigned keep, uint64_t most)
 {
 	struct penstock_weights_iter *it;
@@ -356,6 +369,36 @@ static void test_several_files(void **state)
 	iterate(host, 1, 1, (1u << 18) + 480000 + 2 * 8192);
 }
 
+/* An iterator keeps its model: the caller may close the model first. */
+static void test_model_closed_first(void **state)
+{
+	static const struct made list[] = {{"a", "F32", 32, 1, {40000}},
+					   {"b", "F32", 32, 1, {50000}},
+					   {"c", "F16", 16, 1, {1001}}};
+	const char *path = made_path("closed.safetensors");
+	struct penstock_weights_iter *it;
+	uint64_t tensor, files;
+	void *ptr;
+
+	(void)state;
+	made_file(path, list, COUNT(list), 0);
+	files = open_files_of(path);
+	open_model(path);
+	opts.window = 1;
+	assert_int_equal(penstock_weights_iter_open(w, host, &opts, &it), 0);
+	penstock_weights_close(w);
+	w = NULL;
+	for (unsigned i = 0; i < COUNT(list); i++) {
+		assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
+		assert_int_equal(tensor, i);
+		check_tensor(host, ptr, list[i].name, made_bytes(&list[i]));
+		assert_int_equal(penstock_weights_iter_release(it, tensor), 0);
+	}
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 0);
+	penstock_weights_iter_close(it);
+	assert_int_equal(open_files_of(path), files);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -367,6 +410,7 @@ int main(void)
 		CASE(test_just_too_long),
 		CASE(test_file_changes),
 		CASE(test_several_files),
+		CASE(test_model_closed_first),
 		CASE(test_unaligned_allocator),
 	};
 

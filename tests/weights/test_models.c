@@ -6,6 +6,7 @@
 #include "make.h"
 
 #include <errno.h>
+#include <time.h>
 
 #include "penstock_weights.h"
 
@@ -370,6 +371,41 @@ static void test_list(void **state)
 	assert_int_equal(penstock_weights_open(paths[0], &opts, &w), -EINVAL);
 }
 
+/* The time that an open needs for a list of names grows with the length of the list, and not with
+ * the product of this length and the number of tensors. */
+static void test_many_names(void **state)
+{
+	enum { TENSORS = 20000 };
+	static struct made list[TENSORS];
+	static char text[TENSORS][24];
+	static const char *names[TENSORS + 1];
+	const char *path = made_path("many.safetensors");
+	double seconds;
+	clock_t start;
+
+	(void)state;
+	for (unsigned i = 0; i < TENSORS; i++) {
+		snprintf(text[i], sizeof(text[i]), "layers.%05u.weight", i);
+		list[i] = (struct made){text[i], "U8", 8, 1, {1}};
+		/* Names every second tensor, the last one first. The rest of the list repeats
+		 * them. */
+		names[TENSORS - 1 - i] = text[i & ~1u];
+	}
+	made_file(path, list, TENSORS, 0);
+	names[TENSORS] = "layers.0000[1-3].*"; /* Adds the tensors 1 and 3. */
+	opts.names = names;
+	opts.name_count = TENSORS + 1;
+	start = clock();
+	assert_int_equal(penstock_weights_open(path, &opts, &w), 0);
+	seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+	assert_int_equal(penstock_weights_count(w), TENSORS / 2 + 2);
+	for (unsigned i = 0; i < TENSORS; i++)
+		assert_int_equal(penstock_weights_find(w, text[i]) >= 0, i % 2 == 0 || i < 4);
+	/* Comparing each name with each tensor took 6 s. */
+	if (seconds > 1)
+		fail_msg("%.2f s of CPU time for %u names", seconds, TENSORS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -381,6 +417,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_stripes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cache, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_list, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_many_names, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

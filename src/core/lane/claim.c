@@ -603,6 +603,19 @@ bool pst_claim(struct pst_lane *lane, struct pst_request *req, unsigned nth, str
 	return true;
 }
 
+/* Returns whether a path can carry the chunk. *len and *pad receive how many of its bytes the path
+ * carries, and the padding after them. */
+static bool chunk_fits(const struct pst_chunk *chunk, unsigned index, uint64_t *len, uint32_t *pad)
+{
+	const struct pst_request *req = chunk->req;
+	const struct pst_place place = {&req->spans[chunk->span], chunk->off, chunk->len,
+					UINT64_MAX};
+	uint64_t cap = UINT64_MAX, n = path_fit(req, &place, index, pad, &cap);
+
+	*len = n < chunk->len ? n : chunk->len;
+	return n;
+}
+
 int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad)
 {
 	const struct pst_request *req = chunk->req;
@@ -617,7 +630,8 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 
 	if (req->forced >= 0)
-		return -1;
+		return !next && chunk_fits(chunk, (unsigned)req->forced, len, pad) ? req->forced
+										   : -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
 	/* If the plan uses several paths at the same time, the chunk's first path may be one in the
@@ -627,21 +641,15 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 	for (; i < count; i++) {
 		unsigned index = plan->list[r][i];
 		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
-		struct pst_place place = {&req->spans[chunk->span], chunk->off, chunk->len,
-					  UINT64_MAX};
-		uint64_t cap = UINT64_MAX, n;
 
 		if (chunk->tried >> index & 1)
 			continue;
-		if (place.span->edge && facts->off_align > 1)
+		if (req->spans[chunk->span].edge && facts->off_align > 1)
 			continue;
 		if (no_cache && pst_paths[index]->traits.uses_cache)
 			continue;
-		n = path_fit(req, &place, index, pad, &cap);
-		if (!n)
-			continue;
-		*len = n < chunk->len ? n : chunk->len;
-		return (int)index;
+		if (chunk_fits(chunk, index, len, pad))
+			return (int)index;
 	}
 	return -1;
 }

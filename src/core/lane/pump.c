@@ -459,7 +459,8 @@ void pst_pump_submit(struct pst_request *req)
 		atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	entry = pst_inbox_entry(best, req);
 	entry->watch = req->stage;
-	pst_req_open(req);
+	if (req->phase != PST_PHASE_DONE) /* else its bytes are in the stage: pst_stream_fill */
+		pst_req_open(req);
 	pst_inbox_push(best, entry);
 }
 
@@ -615,7 +616,7 @@ void pst_pump_return(struct pst_lane *lane)
 void pst_pump_run(struct pst_lane *lane, struct pst_request *req)
 {
 	pst_inbox_list(lane, req);
-	pst_req_open(req);
+	pst_req_open_phase(req);
 	while (lane->todo_count || lane->busy)
 		pst_lane_turn(lane, -1);
 }

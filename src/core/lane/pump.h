@@ -153,8 +153,8 @@ struct pst_lane *pst_pump_borrow(struct pst_pump *pump);
  * with the reason in `err`. */
 struct pst_lane *pst_pump_borrow_wait(struct pst_pump *pump, struct pst_err *err);
 void pst_pump_return(struct pst_lane *lane);
-/* Makes the request known to other threads (pst_req_open), and runs it on a borrowed lane until it
- * has completed. */
+/* Runs the request on a borrowed lane until all of its bytes have moved. A request that is not in
+ * stream order has then completed. */
 void pst_pump_run(struct pst_lane *lane, struct pst_request *req);
 
 #endif

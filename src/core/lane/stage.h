@@ -12,12 +12,14 @@
  * pieces at a time: piece k uses the memory that piece k - n used before. Lanes and the stream
  * synchronise through these words in pinned memory:
  *
- *	arrived		the stream stores 1 when it reaches the request
+ *	arrived		the stream stores 1 when it reaches the request, unless the request may
+ *			start before that (flag PENSTOCK_R_EARLY), or has started at submit
  *	released	lanes store it, and it only grows. Before the operations of round k, the
  *			stream waits until it is at least k + 1. After the last round of a write,
- *			the stream waits until it is at least rounds + 1.
- *	passed		after each of these waits and the operations that follow it, the stream
- *			stores the value that it has waited for
+ *			the stream waits until it is at least rounds + 1. A wait is not queued if
+ *			the word has the value at submit.
+ *	passed		after the operations of each of these steps, the stream stores the value of
+ *			the step's wait, whether or not the wait was queued
  *
  * The operations of a captured request are nodes of a CUDA graph, and each launch of the graph
  * executes them again: this is a replay. A stage serves one replay at a time, and the words then
@@ -132,7 +134,8 @@ static inline uint64_t pst_stage_arrivals(const struct pst_stage *stage)
 /* Returns whether the stream has reached the request, or passed it. */
 static inline bool pst_stage_arrived(const struct pst_stage *stage)
 {
-	return __atomic_load_n(&stage->words->arrived, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&stage->words->arrived, __ATOMIC_ACQUIRE) ||
+	       __atomic_load_n(&stage->words->passed, __ATOMIC_ACQUIRE);
 }
 
 static inline bool pst_stage_passed(const struct pst_stage *stage)

@@ -510,12 +510,10 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 		*id = (uint64_t)req->generation << 32 | req->index;
 	deadline_ns = req->deadline_ns;
 	if (streamed)
-		pst_req_hold(req);
+		pst_stream_fill(req, &seq);
 	req_dispatch(req);
-	if (streamed) {
+	if (streamed)
 		ret = pst_stream_queue(req, &seq, err);
-		pst_req_put(req, PST_HOLD);
-	}
 	/* Last, because a thread that reads the deadline may abandon the request at once. */
 	queue_expect_deadline(q, deadline_ns);
 	return ret;
@@ -808,8 +806,10 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	if (opts.requests_max > PENSTOCK_REQUESTS_MAX || opts.segs_max > PENSTOCK_SEGS_MAX ||
 	    (uint64_t)opts.requests_max * opts.segs_max > POOL_SEGS_MAX)
 		return pst_fail_errno(NULL, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "%u requests of %u segments: together at most %u",
-				      opts.requests_max, opts.segs_max, POOL_SEGS_MAX);
+				      "%u requests of %u segments: at most %u requests, at most "
+				      "%u segments each, and together at most %u",
+				      opts.requests_max, opts.segs_max, PENSTOCK_REQUESTS_MAX,
+				      PENSTOCK_SEGS_MAX, POOL_SEGS_MAX);
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a queue");

@@ -31,6 +31,9 @@
 /* Requests of at least this many bytes are passed from the lane that polls the streams to other
  * lanes. */
 #define SPREAD_BYTES (256u << 10)
+/* Maximum length in bytes of a read that pst_stream_fill carries out. For longer reads, several
+ * lanes are faster than the thread that submits. */
+#define FILL_BYTES (64u << 10)
 /* A value of the words `passed` and `released` (struct pst_stage_words) that is greater than the
  * number of any round. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
@@ -104,11 +107,27 @@ struct queueing {
 	const struct pst_device_ops *ops;
 	struct pst_stream_seq *seq;
 	enum penstock_op op;
+	unsigned queued; /* number of operations that are, or may be, on the stream */
+	/* The store that comes next: `value` to *word; NULL if there is none. It is queued together
+	 * with the wait that follows it, because that needs fewer calls of the driver. */
+	uint64_t *word, value;
 	unsigned copies; /* number of copies that count_part has counted */
 	bool long_copy;	 /* a counted copy may delay other streams' copies */
 	uint32_t copy_free_max;
 	struct pst_err *err;
 };
+
+/* Queues the store that comes next, if there is one. */
+static int queue_store(struct queueing *q)
+{
+	int ret = 0;
+
+	if (q->word)
+		ret = q->ops->stream_write(q->seq, q->word, q->value, q->err);
+	q->queued += q->word && !ret;
+	q->word = NULL;
+	return ret;
+}
 
 /* Queues the copy of one part of a round on the stream. A part is a rectangle of device memory.
  * pst_stage_parts calls this function for each part. */
@@ -125,6 +144,7 @@ static int queue_part(void *arg, const struct pst_part *part, char *mem)
 		.rows = part->rows,
 	};
 
+	q->queued++; /* counts also if it fails: some rows of the part may be on the stream */
 	return q->ops->stream_copy(q->seq, &rect, q->op, q->err);
 }
 
@@ -138,42 +158,76 @@ static int count_part(void *arg, const struct pst_part *part, char *mem)
 	return ++q->copies > COPIES_QUEUED;
 }
 
-/* Queues one round on the stream: the wait for the word `released`, the round's copies, and, if
- * `pass` is true, the store to the word `passed`. stage.h explains these words. */
+/* Queues the store that comes next, and then the wait for the word `released` before a round.
+ * Queues no wait if lanes have stored the value already, because `released` only grows. In a
+ * captured request, it is 0 again in each execution. */
+static int queue_wait(struct queueing *q, struct pst_stage *stage, unsigned round)
+{
+	uint64_t *released = &stage->words->released;
+	int ret;
+
+	if (!stage->captured && __atomic_load_n(released, __ATOMIC_ACQUIRE) > round)
+		return queue_store(q);
+	ret = q->word ? q->ops->stream_write_wait(q->seq, q->word, q->value, released, round + 1,
+						  q->err)
+		      : q->ops->stream_wait(q->seq, released, round + 1, q->err);
+	q->queued += q->word || !ret; /* a failed call may have queued the store */
+	q->word = NULL;
+	return ret;
+}
+
+/* Queues one round on the stream: the store that comes next, the wait for the word `released`, and
+ * the round's copies. If `pass` is true, the store to the word `passed` then comes next. stage.h
+ * explains these words. */
 static int queue_round(struct queueing *q, struct pst_request *req, unsigned round, bool pass)
 {
 	struct pst_stage *stage = req->stage;
-	int ret = q->ops->stream_wait(q->seq, &stage->words->released, round + 1, q->err);
+	int ret = queue_wait(q, stage, round);
 
-	if (!ret && round < stage->rounds)
+	if (!ret && round < stage->rounds) {
+		q->queued +=
+			stage->by_kernel; /* counts also if it fails: it may be on the stream */
 		ret = stage->by_kernel
 			      ? q->ops->stream_run(q->seq, &stage->round[round], stage->copies,
 						   stage->piece_bytes, q->err)
 			      : pst_stage_parts(req, round, queue_part, q);
-	if (!ret && pass)
-		ret = q->ops->stream_write(q->seq, &stage->words->passed, round + 1, q->err);
+	}
+	if (!ret && pass) {
+		q->word = &stage->words->passed;
+		q->value = round + 1;
+	}
 	return ret;
 }
 
-/* Queues all operations of the request on its stream. Sets *begun to true if at least the first
- * operation, the store to the word `arrived`, could be queued. */
-static int queue_all(struct queueing *q, struct pst_request *req, bool *begun)
+/* Returns whether lanes may start the request before its stream reaches it, because it has the flag
+ * PENSTOCK_R_EARLY. Its stage must have room for all of its bytes. Otherwise its chunks would wait
+ * for the stream and block other requests, for which the stream may be waiting. */
+static bool stage_is_early(const struct pst_stage *stage)
+{
+	return stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces;
+}
+
+/* Queues all operations of the request on its stream. */
+static int queue_all(struct queueing *q, struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
 	unsigned last = stage->last;
-	int ret = q->ops->stream_write(q->seq, &stage->words->arrived, 1, q->err);
+	int ret = 0;
 
-	*begun = !ret;
+	/* No lane waits until the stream reaches a request that has started. */
+	if (!stage_is_early(stage) && req->phase != PST_PHASE_DONE) {
+		q->word = &stage->words->arrived;
+		q->value = 1;
+	}
 	for (unsigned round = 0; round < last && !ret; round++)
 		ret = queue_round(q, req, round, true);
-	return ret;
+	return ret ? ret : queue_store(q);
 }
 
 /* Captures all operations of a request as nodes of a CUDA graph. A kernel makes the copies, for two
  * reasons. Queued copies that wait for earlier nodes could delay copies of other streams, and the
- * storage may have another length in each execution of the graph. Sets *begun to true if at least
- * the first node, which counts arrivals, was captured. */
-static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
+ * storage may have another length in each execution of the graph. */
+static int capture_all(struct queueing *q, struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
 	struct pst_stage_words *words = stage->words;
@@ -181,7 +235,7 @@ static int capture_all(struct queueing *q, struct pst_request *req, bool *begun)
 	int ret = q->ops->stream_count(q->seq, &words->arrived, &words->released, &words->passed,
 				       q->err);
 
-	*begun = !ret;
+	q->queued += !ret;
 	for (unsigned round = 0; round < last && !ret; round++)
 		ret = queue_round(q, req, round, round + 1 < last);
 	return ret ? ret : q->ops->stream_count(q->seq, &words->left, NULL, NULL, q->err);
@@ -238,16 +292,15 @@ static int req_capture(struct pst_request *req, struct pst_stream_seq *seq, stru
 	struct pst_streams *streams = atomic_load(&req->pump->streams);
 	struct pst_stage *stage = req->stage;
 	struct pst_captured *cap = NULL;
-	bool begun = false;
 	int ret = pst_captured_make(req, seq, &cap, err);
 
 	if (!ret)
-		ret = capture_all(&q, &cap->req, &begun);
+		ret = capture_all(&q, &cap->req);
 	if (ret)
 		atomic_fetch_add_explicit(&pst_stats_get()->refused, 1, memory_order_relaxed);
 	if (ret && cap)
 		atomic_store(&cap->req.retracted, true);
-	if (!ret || begun) {
+	if (!ret || q.queued) {
 		pst_pump_submit(&cap->req);
 	} else {
 		stage_return(stage, streams);
@@ -546,16 +599,38 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 	}
 }
 
+void pst_stream_fill(struct pst_request *req, const struct pst_stream_seq *seq)
+{
+	const struct pst_storage_ops *ops = req->st->ops;
+	const struct pst_stage *stage = req->stage;
+	struct pst_lane *lane;
+	enum penstock_why why;
+
+	pst_req_hold(req);
+	if (!(seq->reached || stage_is_early(stage)) || req->op != PENSTOCK_READ ||
+	    stage->by_kernel || !req->total || req->total > FILL_BYTES || req->span_count != 1 ||
+	    stage->rounds != 1 || req->forced >= 0 || !ops->residency ||
+	    ops->residency(req->st, req->spans[0].off, req->total, &why) != PST_WARM)
+		return;
+	lane = pst_pump_borrow(req->pump);
+	if (!lane)
+		return;
+	req->report.engine_why = lane->engine_why.why;
+	pst_stage_start(req);
+	pst_pump_run(lane, req);
+	pst_pump_return(lane);
+}
+
 /* Only the thread that submits the request calls this function, because it calls the driver. */
 int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
-	bool begun = false;
-	int ret = queue_all(&q, req, &begun);
+	int ret = queue_all(&q, req);
 
 	if (ret)
-		req_retract(req, seq, begun, err);
+		req_retract(req, seq, q.queued, err);
 	seq->dev->ops->stream_end(seq);
+	pst_req_put(req, PST_HOLD);
 	return ret;
 }
 
@@ -662,16 +737,6 @@ static bool captured_poll(struct pst_lane *lane, struct pst_captured *cap,
 
 /* ---- the watched stages of a lane ---- */
 
-/* Returns whether lanes may start the request. A request with flag PENSTOCK_R_EARLY may start
- * before its stream reaches it, but only if its stage has room for all of its bytes. Otherwise its
- * chunks would wait for the stream and block other requests, for which the stream may be
- * waiting. */
-static bool stage_may_start(const struct pst_stage *stage)
-{
-	return pst_stage_arrived(stage) ||
-	       (stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces);
-}
-
 /* Starts, fails or finishes one request on the lane's list of requests that wait for streams, if
  * the request is ready for that. Returns whether the lane shall remove the request from the list.
  * Adds 1 to *did if the request has started or failed. */
@@ -684,7 +749,7 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (stage->captured)
 		return captured_poll(lane, pst_captured_of(req), broken, did);
 	if (req->phase == PST_PHASE_ARMED) {
-		if (stage_may_start(stage))
+		if (stage_is_early(stage) || pst_stage_arrived(stage))
 			req_start(lane, req);
 		else if (broken && req_disarm(req))
 			req_fail_unstarted(req, broken);

@@ -35,6 +35,7 @@ def refused(words, *arguments, **environment):
     true(any(word in done.stderr for word in words),
          f"message {done.stderr!r}, wanted one of {words}")
     true(SECRET not in done.stderr + done.stdout, "the message has the secret")
+    true("ls -l" not in done.stderr, f"advice about files in {done.stderr!r}")
     return done.stderr
 
 
