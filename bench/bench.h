@@ -35,7 +35,9 @@ struct bench {
 	/* reps: number of repetitions of each measurement. rep: value of the CSV column `rep` for
 	 * the first repetition of section `beside`. */
 	unsigned reps, rep;
+	unsigned lanes;	 /* Number of lanes of the device; 0 for the library's default. */
 	double seconds;	 /* Duration of one run of random reads, in seconds. */
+	const char *only; /* The only row of section `stream` to measure; NULL for all. */
 	const char *tag; /* Suffix of the CSV column `group`, to tell builds apart; NULL for no
 			  * suffix. */
 	FILE *csv;
@@ -61,7 +63,7 @@ struct bench_section {
 	int (*run)(struct bench *b);
 };
 extern const struct bench_section bench_bulk[], bench_small[], bench_tune[], bench_prep[],
-	bench_copies[], bench_stream[], bench_graph[], bench_sum[];
+	bench_copies[], bench_stream[], bench_graph[], bench_sum[], bench_calls[];
 
 /* ---- meter.c ---- */
 

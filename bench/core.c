@@ -16,7 +16,7 @@
 
 static const struct bench_section *const tables[] = {bench_prep,  bench_bulk,	bench_small,
 						     bench_tune,  bench_copies, bench_stream,
-						     bench_graph, bench_sum};
+						     bench_graph, bench_sum,	bench_calls};
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
 void bench_bad(struct bench *b, const char *format, ...)
@@ -58,6 +58,8 @@ static void usage(FILE *to)
 		    "  -l MIB     length of a bulk transfer (8192)\n"
 		    "  -L MIB     longest size (16384)\n"
 		    "  -n REPS    repetitions (5)\n"
+		    "  -N LANES   lanes of the device (the library's default)\n"
+		    "  -W NAME    only this row of `stream`, such as \"cached 4 KiB 1 stream\"\n"
 		    "  -g GROUP   group of the rows of `beside` (beside)\n"
 		    "  -r REP     number of the first repetition of `beside` (0)\n"
 		    "  -t SECONDS duration of a run of random reads (1.5)\n"
@@ -96,10 +98,12 @@ static int pump_warm_up(struct bench *b)
 /* Opens the GPU and allocates device memory for the longest transfer of the requested sections. */
 static int gpu_start(struct bench *b, uint64_t len)
 {
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	int ret = gpu_open(b);
 
+	opts.lanes = b->lanes;
 	if (!ret)
-		ret = bench_device_open(b, NULL);
+		ret = bench_device_open(b, &opts);
 	/* This program allocates the memory by the CUDA driver instead of Penstock, so that the
 	 * memory stays when section `lanes` closes and reopens the device. */
 	if (!ret)
@@ -137,7 +141,7 @@ static int options_parse(struct bench *b, int argc, char **argv)
 {
 	int c;
 
-	while ((c = getopt(argc, argv, "f:o:s:d:l:L:n:g:r:t:T:F:h")) >= 0) {
+	while ((c = getopt(argc, argv, "f:o:s:d:l:L:n:N:g:r:t:T:F:W:h")) >= 0) {
 		switch (c) {
 		case 'f':
 			b->file = optarg;
@@ -159,6 +163,12 @@ static int options_parse(struct bench *b, int argc, char **argv)
 			break;
 		case 'n':
 			b->reps = (unsigned)strtoul(optarg, NULL, 10);
+			break;
+		case 'W':
+			b->only = optarg;
+			break;
+		case 'N':
+			b->lanes = (unsigned)strtoul(optarg, NULL, 10);
 			break;
 		case 'g':
 			b->group = optarg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations shared by the files that call the driver: gpu.c, gpu_blocked.c, gpu_cold.c,
- * gpu_copies.c, gpu_mixed.c, gpu_window.c and gpu_written.c. */
+/* Declarations shared by the files that call the driver: gpu.c, gpu_blocked.c, gpu_calls.c,
+ * gpu_cold.c, gpu_copies.c, gpu_mixed.c, gpu_window.c and gpu_written.c. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 

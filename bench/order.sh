@@ -77,6 +77,7 @@ step windows 50 bash -c "blocks --blocks 8MiB,64MiB --runtime 2 --rounds 2 \
 step lanes 60 bash -c "blocks --runtime 0.5 --rounds 2 \
 	--csv '$out/order-lanes.csv' ${builds[*]}"
 step stream 110 "${core[@]}" -n "$reps" stream
+step calls 30 "${core[@]}" -n "$reps" calls
 step beside 30 "${core[@]}" -n "$reps" stream_beside
 step small 60 "${core[@]}" -n "$reps" small
 step graph 40 "${core[@]}" -n "$reps" graph

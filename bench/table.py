@@ -291,13 +291,52 @@ def stream_reads(found):
     table(("reads", "200 kernels, ms", "more than without reads", "reads of 1 MiB"), lines)
 
 
+def stream_ratios(found):
+    """Prints ratios of reads in stream order to other reads and to limits of the same
+    repetition."""
+    pairs = (("8 streams early", "queue"), ("1 stream", "one call"),
+             ("1 stream early", "one call"), ("8 streams", "one call"),
+             ("8 streams early", "one call"), ("8 streams early", "limit: calls alone"),
+             ("queue", "limit: plain reads"), ("8 streams early", "limit: plain reads"),
+             ("8 streams early", "limit: copies of pinned memory"))
+    lines = []
+    for group in dict.fromkeys(g for g, _ in found if re.fullmatch(r"stream (cold|cached) .*", g)):
+        if any((group, ours) in found and (group, base) in found for ours, base in pairs):
+            lines.append([group.removeprefix("stream ")] + [
+                f"{ratio(found[group, ours], found[group, base]):.2f}"
+                if (group, ours) in found and (group, base) in found else ""
+                for ours, base in pairs])
+    lines.sort(key=lambda line: line[0].startswith("cold"))
+    table(("ratios of GB/s",) + tuple(f"{ours} / {base}" for ours, base in pairs), lines)
+
+
+def driver_calls(found):
+    """Prints how long the driver's calls take, and the round trips of a stream that waits."""
+    lines = []
+    for (group, name), got in found.items():
+        if group == "calls 1 streams":
+            eight = found.get(("calls 8 streams", name), [])
+            words = [r.note.split() for r in got], [r.note.split() for r in eight]
+            lines.append([name] + [f"{median(float(w[i]) for w in some):.2f}"
+                                   for some in words for i in (0, 6)])
+    table(("driver call", "1 stream: µs a call", "until executed, µs", "8 streams: µs a call",
+           "until executed, µs"), lines)
+    lines = []
+    for (group, name), got in found.items():
+        if group == "trips 4 KiB":
+            longer = found.get(("trips 64 KiB", name), [])
+            lines.append([name] + [f"{median(r.p50 for r in some):.1f}"
+                                   for some in (got, longer)])
+    table(("operations of the stream", "4 KiB, µs", "64 KiB, µs"), lines)
+
+
 def main():
     facts, found = rows(sys.argv[1])
     for key, value in facts.items():
         print(f"- {key}: {value}")
     print()
     for part in (bulk, checker, random_reads, small_reads, costs, sizes, other_tables,
-                 stream_reads):
+                 stream_reads, stream_ratios, driver_calls):
         part(found)
 
 

@@ -412,10 +412,10 @@ struct pst_rect {
 struct pst_stream_seq {
 	struct penstock_device *dev;
 	void *stream;
-	bool idle; /* the stream was idle at stream_begin */
-	/* The stream was idle, and no work of other streams can delay its next operation. So the
+	/* Set by stream_idle. `asked`: the next two members are known. `idle`: the stream was idle.
+	 * `reached`: it was idle, and no work of other streams can delay its next operation, so the
 	 * stream had reached that operation already. */
-	bool reached;
+	bool asked, idle, reached;
 	/* The stream is being captured: each operation becomes a node of a graph, and runs whenever
 	 * the graph is launched. Then `idle` and `reached` are false, and stream_copy must not be
 	 * called. */
@@ -543,6 +543,10 @@ struct pst_device_ops {
 	 * stream; after it has succeeded, the caller must call stream_end. In between, each of the
 	 * other functions queues its operations. Operations run in order.
 	 *
+	 *	stream_idle	queues nothing. Returns whether the stream is idle, and sets the
+	 *			members `idle` and `reached` of *seq. Queries a busy stream again
+	 *			for up to `wait_ns` ns. After the first call, it returns the same
+	 *			answer again, without a call of the driver.
 	 *	stream_write	stores `value` to *word
 	 *	stream_wait	waits until *word is at least `value`
 	 *	stream_write_wait
@@ -561,6 +565,7 @@ struct pst_device_ops {
 	int (*stream_begin)(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
 			    struct pst_err *err);
 	void (*stream_end)(struct pst_stream_seq *seq);
+	bool (*stream_idle)(struct pst_stream_seq *seq, uint64_t wait_ns);
 	int (*stream_write)(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
 			    struct pst_err *err);
 	int (*stream_wait)(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,

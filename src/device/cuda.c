@@ -401,6 +401,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.order_writes = cuda_order_writes,
 	.stream_begin = pst_cuda_stream_begin,
 	.stream_end = pst_cuda_stream_end,
+	.stream_idle = pst_cuda_stream_idle,
 	.stream_write = pst_cuda_stream_write,
 	.stream_wait = pst_cuda_stream_wait,
 	.stream_write_wait = pst_cuda_stream_write_wait,

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/clock.h"
 #include "device/stream_copy_image.h"
 #include "device/stream_copy_ptx.h"
 
@@ -218,15 +219,29 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 		if (!ret)
 			rc = scratch_open(c);
 		/* A query of a stream that is being captured would invalidate the capture. */
-		seq->idle = !ret && rc == PST_CU_OK && !seq->capturing &&
-			    c->api->cuStreamQuery(stream) == PST_CU_OK;
-		seq->reached = seq->idle && stream_reached(c->api, stream);
+		seq->asked = seq->capturing;
 	}
 	if (rc != PST_CU_OK)
 		ret = pst_cuda_fail(err, rc, "preparing requests in stream order");
 	if (ret)
 		pst_cuda_leave(c->api, seq_scope(seq));
 	return ret;
+}
+
+bool pst_cuda_stream_idle(struct pst_stream_seq *seq, uint64_t wait_ns)
+{
+	const struct pst_cuda *api = seq_cuda(seq)->api;
+	uint64_t until;
+
+	if (seq->asked)
+		return seq->idle;
+	seq->asked = true;
+	until = wait_ns ? pst_now_ns() + wait_ns : 0;
+	do
+		seq->idle = api->cuStreamQuery(seq->stream) == PST_CU_OK;
+	while (!seq->idle && wait_ns && pst_now_ns() < until);
+	seq->reached = seq->idle && stream_reached(api, seq->stream);
+	return seq->idle;
 }
 
 void pst_cuda_stream_end(struct pst_stream_seq *seq)

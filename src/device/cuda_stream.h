@@ -9,6 +9,7 @@
 int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
 			  struct pst_err *err);
 void pst_cuda_stream_end(struct pst_stream_seq *seq);
+bool pst_cuda_stream_idle(struct pst_stream_seq *seq, uint64_t wait_ns);
 int pst_cuda_stream_write(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,
 			  struct pst_err *err);
 int pst_cuda_stream_wait(struct pst_stream_seq *seq, uint64_t *word, uint64_t value,

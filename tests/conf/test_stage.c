@@ -432,7 +432,8 @@ static unsigned long calls_of(const char *symbol)
 
 /* Makes short reads of cached bytes, and checks their bytes. `filled` tells whether the submitting
  * thread shall read the bytes. Then it queues only two operations on the stream: the copy, and the
- * store of a word. The number of operations is known only with the stand-in. */
+ * store of a word. An early read of up to 16 KiB does not query the stream. The number of driver
+ * calls is known only with the stand-in. */
 static void short_reads(void *on, unsigned flags, bool filled)
 {
 	static const char *const symbols[] = {"cuMemcpyHtoDAsync_v2", "cuStreamWriteValue64_v2",
@@ -446,12 +447,15 @@ static void short_reads(void *on, unsigned flags, bool filled)
 	req.storage = file;
 	req.flags = flags;
 	for (seg.row_len = 1; seg.row_len <= 64u << 10; seg.row_len = seg.row_len * 3 + 1) {
-		unsigned long before[4], after[4];
+		unsigned long before[4], after[4], queries;
 
 		mem_fill(GUARD, seg.row_len + 1);
 		for (unsigned i = 0; i < 4; i++)
 			before[i] = calls_of(symbols[i]);
+		queries = calls_of("cuStreamQuery");
 		assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
+		if (flags & PENSTOCK_R_EARLY && seg.row_len <= 16u << 10)
+			assert_int_equal(calls_of("cuStreamQuery"), queries);
 		for (unsigned i = 0; i < 4; i++)
 			after[i] = calls_of(symbols[i]);
 		assert_int_equal(penstock_wait(queue, &done, 1, 1, 60000000000), 1);

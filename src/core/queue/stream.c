@@ -34,6 +34,9 @@
 /* Maximum length in bytes of a read that pst_stream_fill carries out. For longer reads, several
  * lanes are faster than the thread that submits. */
 #define FILL_BYTES (64u << 10)
+/* Time in ns for which a submit queries a stream that has passed its latest request, but that the
+ * driver does not yet report to be idle. */
+#define IDLE_LATE_NS 5000u
 /* A value of the words `passed` and `released` (struct pst_stage_words) that is greater than the
  * number of any round. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
@@ -241,6 +244,15 @@ static int capture_all(struct queueing *q, struct pst_request *req)
 	return ret ? ret : q->ops->stream_count(q->seq, &words->left, NULL, NULL, q->err);
 }
 
+/* Returns whether the stream is idle, or still executes the queued copies of an earlier request.
+ * The driver reports that the stream is idle only a moment after the stream has passed that
+ * request, so the function then queries it for that moment. */
+static bool stream_is_copying_or_idle(struct pst_stream_seq *seq, enum pst_last last)
+{
+	return last == PST_LAST_COPYING ||
+	       seq->dev->ops->stream_idle(seq, last == PST_LAST_COPIED ? IDLE_LATE_NS : 0);
+}
+
 /*
  * Returns whether copies may be queued on the stream at submit. Such copies are faster than those
  * of a GPU kernel. But a copy that waits for earlier work of its stream delays the copies of other
@@ -251,7 +263,7 @@ static int capture_all(struct queueing *q, struct pst_request *req)
  * pinned memory that the request may get, because these need the most copies.
  */
 static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
-			     bool idle)
+			     struct pst_stream_seq *seq, enum pst_last last)
 {
 	struct pst_stage stage = {.req = req};
 	struct queueing q = {.op = req->op, .copy_free_max = req->segs[0].dev->facts.copy_free_max};
@@ -262,7 +274,7 @@ static bool copies_may_queue(struct pst_request *req, const struct pst_stage_sha
 	for (unsigned round = 0; round < stage.rounds && !many; round++)
 		many = pst_stage_parts(req, round, count_part, &q);
 	req->stage = NULL;
-	return !many && (idle || !q.long_copy);
+	return !many && (!q.long_copy || stream_is_copying_or_idle(seq, last));
 }
 
 /* Returns the number of bytes from the segment's buffer to the end of the memory allocation that
@@ -357,9 +369,14 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 		ret = capture_check(req, err);
 		shape.captured = true;
 		shape.by_kernel = !shape.empty;
-	} else if (!shape.empty && !shape.by_kernel)
-		shape.by_kernel = !copies_may_queue(
-			req, &shape, seq->idle || pst_streams_copy(streams, req->stream));
+	} else {
+		enum pst_last last = pst_streams_last(streams, req->stream);
+
+		if (!shape.empty && !shape.by_kernel)
+			shape.by_kernel = !copies_may_queue(req, &shape, seq, last);
+		/* Saves a query: a stream that executes copies is not idle. */
+		seq->asked |= last == PST_LAST_COPYING;
+	}
 	if (!ret)
 		ret = pst_stage_get(streams, req, &shape, &req->stage, err);
 	while (ret == -ENOMEM && seq->capturing && pst_captured_await_free(streams->gpu))
@@ -599,7 +616,14 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 	}
 }
 
-void pst_stream_fill(struct pst_request *req, const struct pst_stream_seq *seq)
+/* Returns whether the lanes may start the request at submit: it is early, or its stream has reached
+ * it already. */
+static bool may_start(const struct pst_stage *stage, struct pst_stream_seq *seq)
+{
+	return stage_is_early(stage) || (seq->dev->ops->stream_idle(seq, 0) && seq->reached);
+}
+
+void pst_stream_fill(struct pst_request *req, struct pst_stream_seq *seq)
 {
 	const struct pst_storage_ops *ops = req->st->ops;
 	const struct pst_stage *stage = req->stage;
@@ -607,9 +631,9 @@ void pst_stream_fill(struct pst_request *req, const struct pst_stream_seq *seq)
 	enum penstock_why why;
 
 	pst_req_hold(req);
-	if (!(seq->reached || stage_is_early(stage)) || req->op != PENSTOCK_READ ||
-	    stage->by_kernel || !req->total || req->total > FILL_BYTES || req->span_count != 1 ||
-	    stage->rounds != 1 || req->forced >= 0 || !ops->residency ||
+	if (req->op != PENSTOCK_READ || stage->by_kernel || !req->total ||
+	    req->total > FILL_BYTES || req->span_count != 1 || stage->rounds != 1 ||
+	    req->forced >= 0 || !ops->residency || !may_start(stage, seq) ||
 	    ops->residency(req->st, req->spans[0].off, req->total, &why) != PST_WARM)
 		return;
 	lane = pst_pump_borrow(req->pump);

@@ -461,16 +461,18 @@ static struct pst_last_copies *last_copies_of(struct pst_streams *streams, const
 	return &streams->last_copies[hash >> 58];
 }
 
-bool pst_streams_copy(struct pst_streams *streams, const void *stream)
+enum pst_last pst_streams_last(struct pst_streams *streams, const void *stream)
 {
 	const struct pst_last_copies *last = last_copies_of(streams, stream);
-	bool copies;
+	enum pst_last found = PST_LAST_OTHER;
 
 	pthread_mutex_lock(&streams->lock);
-	copies = last->stream == stream && last->stage && last->stage->turn == last->turn &&
-		 !pst_stage_passed(last->stage);
+	if (last->stream == stream && last->stage)
+		found = last->stage->turn == last->turn && !pst_stage_passed(last->stage)
+				? PST_LAST_COPYING
+				: PST_LAST_COPIED;
 	pthread_mutex_unlock(&streams->lock);
-	return copies;
+	return found;
 }
 
 void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage)
