@@ -28,6 +28,7 @@ from . import _part, _s3
 from ._coordination import RankError, Ranks, describe
 from ._dcp_read import StorageReader
 from ._dcp_write import SaveReport, StorageWriter
+from ._lib import without_file_scheme
 from ._planner import SavePlanner
 from ._staging import Stager, tensor_bytes
 from ._torch_object import is_object
@@ -111,7 +112,7 @@ class Checkpointer:
     def __init__(self, folder: Any, *, group: Any = None, keep: Optional[int] = None,
                  raise_errors: bool = False, patience: float = 20.0,
                  **writer_options: Any) -> None:
-        self.folder, self.keep = os.fspath(folder), keep
+        self.folder, self.keep = os.fspath(without_file_scheme(folder)), keep
         if not is_object(self.folder):
             self.folder = os.path.abspath(self.folder)
         self.raise_errors, self._options = raise_errors, writer_options

@@ -148,6 +148,22 @@ def paths_of(path: Any) -> List[Any]:
     return list(path)
 
 
+def without_file_scheme(path: Any) -> Any:
+    """Returns the path of a file URL such as "file:///tmp/a", and any other argument unchanged.
+
+    Raises PenstockError if the URL has another host than localhost. Python and torch would take the
+    URL for a relative path, and would create a folder named "file:"."""
+    if not isinstance(path, str) or not path.startswith("file://"):
+        return path
+    host, slash, rest = path[len("file://"):].partition("/")
+    if not slash or host.lower() not in ("", "localhost"):
+        error = PenstockError(_errno.EINVAL, f"{path}: a file URL cannot name another host: write "
+                              "file:///PATH, or only the path", path)
+        error.reason = "bad-argument"
+        raise error
+    return slash + rest
+
+
 _combined: Dict[Tuple[Any, Any], Any] = {}
 
 

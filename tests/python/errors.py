@@ -61,6 +61,31 @@ class Errors(unittest.TestCase):
             error = caught.exception
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
 
+    def test_file_urls(self):
+        """A file URL may name this host. A URL of another host is refused, although a relative path
+        would lead to a file."""
+        os.makedirs(os.path.join(TMP, "host"), exist_ok=True)
+        safetensors.numpy.save_file(ARRAYS, os.path.join(TMP, "host", "a"))
+        here = os.getcwd()
+        calls = (lambda url: penstock.load_file(url, framework="np"),
+                 lambda url: penstock.load_file([url], framework="np"),
+                 lambda url: penstock.safe_open(url, framework="np").get_tensors(),
+                 lambda url: penstock.save_file(ARRAYS, url))
+        os.chdir(TMP)
+        try:
+            for call in calls:
+                for host in ("", "localhost", "LOCALHOST"):
+                    self.assertEqual(set(call(f"file://{host}{TMP}/host/a") or ARRAYS), set(ARRAYS))
+                for url in ("file://host/a", "file://localhost", "file://./host/a"):
+                    with self.assertRaisesRegex(penstock.PenstockError, "another host") as caught:
+                        call(url)
+                    self.assertEqual((caught.exception.errno, caught.exception.reason),
+                                     (errno.EINVAL, "bad-argument"))
+                    self.assertIn(url, str(caught.exception))
+            self.assertNotIn("file:", os.listdir("."))
+        finally:
+            os.chdir(here)
+
     def test_whole_sentence(self):
         """A message is not truncated: it contains the whole path and the whole tensor name."""
         name, folders = "layers." + "x" * 240, [TMP]
