@@ -26,6 +26,7 @@ from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_
                      EFFORTS)
 from ._prefetch import PrefetchLoader, parts_of
 from ._progress import Progress
+from ._short import ShortReads
 from ._tensor import Place, Tensor, place_of
 
 Paths = Union[PathLike, Sequence[PathLike]]
@@ -423,13 +424,14 @@ class safe_open:  # pylint: disable=invalid-name
         self._ahead_end = 0
         self._ahead_stop = _ReadAheadStop(stop)
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._short: Optional[ShortReads] = None
         _all_opened.add(self)
 
     def _in_child(self) -> None:
         """Resets the lock and the read-ahead in a child of fork: the parent's threads do not
         exist there."""
         self._lock, self._ahead_stop = threading.Lock(), _ReadAheadStop(self._how["stop"])
-        self._ahead, self._thread = None, None
+        self._ahead, self._thread, self._short = None, None, None
         self._next, self._last_reader, self._ahead_end = -1, 0, 0
 
     def __enter__(self) -> "safe_open":
@@ -446,7 +448,7 @@ class safe_open:  # pylint: disable=invalid-name
         self._opened = None
         self._ahead_stop.set()
         thread, self._thread = self._thread, None
-        self._cache, self._ahead = {}, None
+        self._cache, self._ahead, self._short = {}, None, None
         if thread is not None:
             thread.shutdown(wait=True)
 
@@ -607,6 +609,13 @@ class safe_open:  # pylint: disable=invalid-name
     def _load(self, model: Model, first: int, end: int,
               stop: Optional[_ReadAheadStop] = None) -> Dict[int, Any]:
         """Loads tensors `first` to `end` - 1. Returns a dict from index to tensor."""
+        if end == first + 1 and stop is None and self._opened is not None:
+            short = self._short
+            if short is None:
+                short = self._short = ShortReads(model, self.device, self.framework, self._how)
+            tensor = short.read(model.infos[first])
+            if tensor is not None:
+                return {first: tensor}
         how = self._how if stop is None else {**self._how, "stop": stop}
         tensors = model.load(self.device, self.framework, first=first, count=end - first,
                              **how)[0]

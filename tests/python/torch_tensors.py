@@ -83,6 +83,18 @@ class Torch(unittest.TestCase):
             self.assertTrue(torch.equal(f.get_slice("bf16")[2:5, 1:4],
                                         TENSORS["bf16"][2:5, 1:4]))
 
+    def test_short(self):
+        """Short tensors are ordinary tensors in host memory, even if torch creates its own tensors
+        on another device."""
+        with penstock.safe_open(FILE) as f, torch.device("meta"):
+            self.same({name: f.get_tensor(name) for name in reversed(f.offset_keys())}, TENSORS)
+        empty = torch.empty
+        with penstock.safe_open(FILE) as f, mock.patch.object(
+                torch, "empty", lambda shape, **how:
+                empty(shape, **{**how, "device": "meta" if shape else how["device"]})):
+            self.same({name: f.get_tensor(name) for name in ("i64", "bf16", "bool")},
+                      {name: TENSORS[name] for name in ("i64", "bf16", "bool")})
+
     def test_prefetch(self):
         with penstock.safe_open(FILE, framework="pt") as f:
             with f.prefetch() as loader:
