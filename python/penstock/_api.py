@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
-                    Union)
+                    Type, Union)
 
 from ._cuda import synchronize_all
 from ._dtensor import is_dtensor
@@ -271,6 +271,13 @@ class Slice:
     def __init__(self, opened: "safe_open", model: Model, info: Info) -> None:
         self._opened, self._model, self._info = opened, model, info
 
+    def __reduce__(self) -> Any:
+        """Pickles the safe_open and the name. See safe_open.__reduce__."""
+        return self._opened.get_slice, (self._info.name,)
+
+    def __copy__(self) -> "Slice":
+        return Slice(self._opened, self._model, self._info)
+
     def get_shape(self) -> List[int]:
         """Returns the shape of the whole tensor."""
         return list(self._info.shape)
@@ -384,8 +391,8 @@ class safe_open:  # pylint: disable=invalid-name
 
     While a program reads tensors in file order, a thread reads the next tensors ahead, in
     batches of 64 MiB. Any number of threads may read from one safe_open. A child of fork may
-    use the parent's safe_open for host memory, but not for GPUs. Use it as a context manager,
-    or call close().
+    use the parent's safe_open for host memory, but not for GPUs. A process that unpickles a
+    safe_open opens the file again. Use it as a context manager, or call close().
 
     Args:
         filename, framework, device: as in load_file.
@@ -426,6 +433,26 @@ class safe_open:  # pylint: disable=invalid-name
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._short: Optional[ShortReads] = None
         _all_opened.add(self)
+
+    def __reduce__(self) -> Any:
+        """Pickles the path and the arguments. The process that unpickles them opens the file again,
+        and gets the tensors that the file has then. Raises ValueError after close(), and TypeError
+        if the safe_open has a `stop`."""
+        if self._how["stop"] is not None:
+            raise TypeError("a safe_open with the argument stop cannot be pickled: an event "
+                            "belongs to one process; open the file in the other process")
+        return self._open_again, (type(self), self._model.reopening()["path"], self.framework,
+                                  self.device, self._how)
+
+    def __copy__(self) -> "safe_open":
+        """Opens the file again, with the same arguments."""
+        return self._open_again(type(self), self._model.reopening()["path"], self.framework,
+                                self.device, self._how)
+
+    @staticmethod
+    def _open_again(kind: Type[safe_open], paths: List[str], framework: str, device: Any,
+                    how: Mapping[str, Any]) -> safe_open:
+        return kind(paths if len(paths) > 1 else paths[0], framework, device, **how)
 
     def _in_child(self) -> None:
         """Resets the lock and the read-ahead in a child of fork: the parent's threads do not

@@ -28,6 +28,7 @@ from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_er
                    paths_of, raise_caught, to_c, unsigned)
 from ._memory import torch_block
 from ._progress import Meter, Progress
+from ._reopen import open_again, with_absolute_paths, working_folder
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -162,7 +163,8 @@ def c_strings(values: Sequence[Any], keep: List[Any],
 
 
 class Model:
-    """An opened model: its files and the descriptions of its tensors.
+    """An opened model: its files and the descriptions of its tensors. A process that unpickles a
+    Model opens the files again.
 
     Args:
         path: a safetensors file, an index (*.json), a folder, a Hugging Face cache folder,
@@ -214,6 +216,12 @@ class Model:
                                        opts)
         check(code, self.path)
         self._handle: Any = handle
+        # The arguments with which another process opens the model again, and the working folder in
+        # which relative paths among them begin.
+        self._arguments: Dict[str, Any] = {
+            "path": paths, "names": names, "stripes": list(stripes), "revision": revision,
+            "cache": cache, "immutable": immutable}
+        self._folder = working_folder()
         self._columns: Optional[_Columns] = None
         self._infos: Optional[List[Info]] = None
         self._by_name: Dict[str, Info] = {}
@@ -224,6 +232,23 @@ class Model:
         if self._handle is None:
             raise also_safetensor_error(ValueError)("the model is closed")
         return self._handle
+
+    def __reduce__(self) -> Any:
+        """Pickles the arguments of the model. The process that unpickles them opens the model
+        again."""
+        return open_again, (type(self), self.reopening())
+
+    def reopening(self) -> Dict[str, Any]:
+        """Returns the arguments with which another process opens this model. Raises ValueError
+        after close()."""
+        self.handle  # pylint: disable=pointless-statement
+        return with_absolute_paths(self._arguments, self._folder)
+
+    def __copy__(self) -> "Model":
+        """Returns a Model that shares the open files."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     @property
     def columns(self) -> _Columns:

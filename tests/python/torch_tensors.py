@@ -34,6 +34,22 @@ def raw(t):
     return bytes(t.contiguous().flatten().view(torch.uint8).numpy())
 
 
+class Rows(torch.utils.data.Dataset):
+    """A dataset of the tensors of an open file."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(TENSORS)
+
+    def __getitem__(self, i):
+        name = sorted(TENSORS)[i]
+        if isinstance(self.source, penstock.safe_open):
+            return name, self.source.get_tensor(name)
+        return name, self.source.load(first=self.source.info(name).index, count=1)[0][name]
+
+
 class Torch(unittest.TestCase):
     def same(self, got, want):
         self.assertEqual(set(got), set(want))
@@ -82,6 +98,16 @@ class Torch(unittest.TestCase):
             self.same({name: f.get_tensor(name) for name in f.keys()}, TENSORS)
             self.assertTrue(torch.equal(f.get_slice("bf16")[2:5, 1:4],
                                         TENSORS["bf16"][2:5, 1:4]))
+
+    def test_workers(self):
+        """A dataset that holds an open file works in the processes of a DataLoader, with each start
+        method. The tensors that the processes return are right."""
+        for method in ("spawn", "fork"):
+            for source in (penstock.safe_open(FILE), penstock.Model(FILE)):
+                loader = torch.utils.data.DataLoader(
+                    Rows(source), batch_size=None, num_workers=2, timeout=120,
+                    multiprocessing_context=method)
+                self.same(dict(loader), TENSORS)
 
     def test_short(self):
         """Short tensors are ordinary tensors in host memory, even if torch creates its own tensors
