@@ -9,6 +9,7 @@ import re
 import types
 import unittest
 import unittest.mock
+import zipfile
 
 import numpy
 import safetensors
@@ -60,6 +61,15 @@ class Errors(unittest.TestCase):
                 call()
             error = caught.exception
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
+
+    def test_torch_archive(self):
+        """A file of torch.save is refused as such. Its first bytes, taken for a length, would only
+        confuse."""
+        file = os.path.join(TMP, "model.pt")
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("model/data.pkl", b"x")
+        with self.assertRaisesRegex(penstock.FormatError, "penstock.torch.load"):
+            penstock.load_file(file)
 
     def test_file_urls(self):
         """A file URL may name this host. A URL of another host is refused, although a relative path
