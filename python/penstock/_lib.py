@@ -259,6 +259,8 @@ def install_stop_check(opts: Any, keep: List[Any], stop: Any = None,
     runs no signal handler there. `keep` receives the callback, which must live as long as `opts`.
     `tell` is called each time with the arguments that the library passes after `user`."""
     caught: List[BaseException] = []
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise TypeError(f"stop must be a threading.Event, not {stop!r}")
     if stop is None and tell is None and \
             threading.current_thread() is not threading.main_thread():
         return caught

@@ -71,6 +71,13 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(penstock.FormatError, "penstock.torch.load"):
             penstock.load_file(file)
 
+    def test_stop(self):
+        """An argument `stop` that is not an event is refused, before the load looks at it."""
+        for call in (penstock.load_file, penstock.safe_open,
+                     lambda *file, **how: next(penstock.iterate(*file, **how))):
+            with self.assertRaisesRegex(TypeError, "threading.Event, not True"):
+                call(FILE, framework="np", stop=True)
+
     def test_file_urls(self):
         """A file URL may name this host. A URL of another host is refused, although a relative path
         would lead to a file."""
