@@ -21,11 +21,11 @@ from ._group import GroupLike, joined
 from ._lib import (PenstockError, also_safetensor_error, check, device_name, ffi,
                    install_stop_check, lib, open_device, raise_caught, to_c)
 from ._memory import allocate, allocate_as
-from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_box,
-                     framework_of, new_report, pieces_of, ranges_of, whole_piece, CLASSES,
-                     EFFORTS)
+from ._model import (Info, Model, PathLike, c_strings, convert, device_for, dtensor_box,
+                     framework_of, pieces_of, ranges_of, whole_piece, CLASSES, EFFORTS)
 from ._prefetch import PrefetchLoader, parts_of
 from ._progress import Progress
+from ._report import Report, new_report
 from ._short import ShortReads
 from ._tensor import Place, Tensor, place_of
 
@@ -275,6 +275,9 @@ class Slice:
         """Pickles the safe_open and the name. See safe_open.__reduce__."""
         return self._opened.get_slice, (self._info.name,)
 
+    def __repr__(self) -> str:
+        return f"penstock.Slice({self._info.name!r}, {self._info.dtype}, {self._info.shape})"
+
     def __copy__(self) -> "Slice":
         return Slice(self._opened, self._model, self._info)
 
@@ -417,7 +420,8 @@ class safe_open:  # pylint: disable=invalid-name
         how: Dict[str, Any] = {"require": require, "effort": effort, "keep_cached": keep_cached,
                                "ranks": ranks, "stop": stop, "path": path}
         self.framework = framework_of(framework)
-        self.device, self._how = device, how
+        self.device = device = device_for(device, self.framework)
+        self._how = how
         # This constructor does not open a GPU, because that creates a CUDA context. The first read
         # opens the GPU.
         if not device_name(device).startswith("cuda"):
@@ -443,6 +447,10 @@ class safe_open:  # pylint: disable=invalid-name
                             "belongs to one process; open the file in the other process")
         return self._open_again, (type(self), self._model.reopening()["path"], self.framework,
                                   self.device, self._how)
+
+    def __repr__(self) -> str:
+        opened = self._opened or "closed"
+        return f"penstock.safe_open({opened}, {self.framework!r}, {self.device!r})"
 
     def __copy__(self) -> "safe_open":
         """Opens the file again, with the same arguments."""
@@ -540,6 +548,7 @@ class safe_open:  # pylint: disable=invalid-name
         if threads < 1:
             raise ValueError(f"threads must be a positive number, not {threads}")
         model, there = self._model, self.device if device is None else device
+        there = device_for(there, self.framework)
         open_device(there)
         return PrefetchLoader(model, parts_of(model, plan, self.framework), there,
                               self.framework, self._how, _ReadAheadStop(self._how["stop"]))

@@ -12,6 +12,7 @@ import dataclasses
 import fnmatch
 import functools
 import logging
+import operator
 import os
 import shutil
 import tempfile
@@ -124,7 +125,7 @@ class Checkpointer:
 
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
-        return self._inside(f"step-{step}")
+        return self._inside(f"step-{operator.index(step)}")
 
     def _inside(self, name: str) -> str:
         """Returns the path or URL of `name` in the folder."""
@@ -157,6 +158,7 @@ class Checkpointer:
                    ) -> "concurrent.futures.Future[Saved]":
         """Copies a state to host memory, and saves the copy on another thread. Returns when the
         program may change the state. First waits until an earlier save has ended."""
+        self.path_of(step)  # Raises TypeError if `step` is not a whole number.
         self.wait()
         if self._stager is None:
             self._stager = Stager(self._options.get("pool_bytes"), may_leave=True)

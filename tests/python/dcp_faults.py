@@ -349,6 +349,17 @@ class Options(unittest.TestCase):
         self.assertEqual(len([n for n in os.listdir(path) if n.endswith(".distcp")]), 2)
         check(path, 1)
 
+    def test_steps(self):
+        """The number of a checkpoint can be a tensor. Anything else than a whole number is refused,
+        because Checkpointer would not find the checkpoint again."""
+        with pt.Checkpointer(folder()) as points:
+            saved = points.save({"w": torch.ones(3)}, torch.tensor(7))
+            self.assertEqual((saved.error, saved.path), (None, points.path_of(7)))
+            for save_one in (points.save, points.save_async):
+                for step in ("x", 1.5):
+                    self.assertRaises(TypeError, save_one, {"w": torch.ones(3)}, step)
+            self.assertEqual(os.listdir(points.folder), ["step-7"])
+
     def test_file_urls(self):
         """A file URL means its path, not a folder named "file:" in the working folder."""
         path, other, here = folder(), folder(), os.getcwd()

@@ -184,6 +184,17 @@ class Open(unittest.TestCase):
             del part
             self.assertLess(len(os.listdir("/proc/self/fd")), open_files)
 
+    def test_shown(self):
+        """The texts that an interactive session shows name the file and the tensor."""
+        with penstock.Model(FILE) as model, penstock.safe_open(FILE, "np") as f:
+            self.assertEqual(repr(model), f"penstock.Model({FILE!r}, {len(ARRAYS)} tensors)")
+            self.assertEqual(repr(f), f"penstock.safe_open({model!r}, 'numpy', 'cpu')")
+            self.assertEqual(repr(f.get_slice("box")), "penstock.Slice('box', I32, (6, 5, 4))")
+        self.assertEqual(repr(model), f"penstock.Model({FILE!r}, closed)")
+        self.assertEqual(repr(f), "penstock.safe_open(closed, 'numpy', 'cpu')")
+        with self.assertRaises(ValueError):
+            model.load()
+
     def test_short_of_changed_file(self):
         file = os.path.join(TMP, "changed.safetensors")
         safetensors.numpy.save_file(ARRAYS, file)

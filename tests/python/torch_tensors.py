@@ -109,6 +109,17 @@ class Torch(unittest.TestCase):
                     multiprocessing_context=method)
                 self.same(dict(loader), TENSORS)
 
+    def test_auto(self):
+        """With device "auto", a torch without CUDA gets tensors in host memory, although the
+        library has a GPU. Other frameworks get the GPU."""
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+        with penstock.safe_open(FILE, device="auto") as f, f.prefetch(device="auto") as loader:
+            for got in (penstock.load_file(FILE, "auto"), dict(penstock.iterate(FILE, "auto")),
+                        {"i64": f.get_tensor("i64")}, dict(loader)):
+                self.assertEqual({value.device.type for value in got.values()}, {kind})
+        tensors = penstock.load_file(FILE, "auto", framework="dlpack")
+        self.assertEqual({value.device for value in tensors.values()}, {"cuda:0"})
+
     def test_short(self):
         """Short tensors are ordinary tensors in host memory, even if torch creates its own tensors
         on another device."""
