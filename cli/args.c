@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "file_url.h"
 #include "size.h"
 
 #define COLUMNS 80
@@ -122,7 +123,7 @@ const char *storage_path(const char *storage)
 	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
 		if (!strncmp(storage, others[i], strlen(others[i])))
 			return NULL;
-	return strncmp(storage, "file://", 7) ? storage : storage + 7;
+	return pst_file_url_path(storage);
 }
 
 /* Returns the edit distance between two short words. */

@@ -73,8 +73,8 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 /* Returns the word of the NULL-terminated list that is most similar to `word`, or NULL if none
  * is similar. */
 const char *closest(const char *word, const char *const *words);
-/* Returns the path of the file that a storage names, or NULL if the storage is in memory
- * ("mem:...") or an object ("s3://..."). */
+/* Returns the path of the file that a storage names. Returns NULL if the storage is in memory
+ * ("mem:..."), an object ("s3://...") or a file URL of another host, which no call can open. */
 const char *storage_path(const char *storage);
 
 /* These functions parse the value of an option. After an error they print a message and return

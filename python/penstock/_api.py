@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
-                    Union)
+                    Type, Union)
 
 from ._cuda import synchronize_all
 from ._dtensor import is_dtensor
@@ -21,11 +21,12 @@ from ._group import GroupLike, joined
 from ._lib import (PenstockError, also_safetensor_error, check, device_name, ffi,
                    install_stop_check, lib, open_device, raise_caught, to_c)
 from ._memory import allocate, allocate_as
-from ._model import (Info, Model, PathLike, Report, c_strings, convert, dtensor_box,
-                     framework_of, new_report, pieces_of, ranges_of, whole_piece, CLASSES,
-                     EFFORTS)
+from ._model import (Info, Model, PathLike, c_strings, convert, device_for, dtensor_box,
+                     framework_of, pieces_of, ranges_of, whole_piece, CLASSES, EFFORTS)
 from ._prefetch import PrefetchLoader, parts_of
 from ._progress import Progress
+from ._report import Report, new_report
+from ._short import ShortReads
 from ._tensor import Place, Tensor, place_of
 
 Paths = Union[PathLike, Sequence[PathLike]]
@@ -270,6 +271,16 @@ class Slice:
     def __init__(self, opened: "safe_open", model: Model, info: Info) -> None:
         self._opened, self._model, self._info = opened, model, info
 
+    def __reduce__(self) -> Any:
+        """Pickles the safe_open and the name. See safe_open.__reduce__."""
+        return self._opened.get_slice, (self._info.name,)
+
+    def __repr__(self) -> str:
+        return f"penstock.Slice({self._info.name!r}, {self._info.dtype}, {self._info.shape})"
+
+    def __copy__(self) -> "Slice":
+        return Slice(self._opened, self._model, self._info)
+
     def get_shape(self) -> List[int]:
         """Returns the shape of the whole tensor."""
         return list(self._info.shape)
@@ -383,8 +394,8 @@ class safe_open:  # pylint: disable=invalid-name
 
     While a program reads tensors in file order, a thread reads the next tensors ahead, in
     batches of 64 MiB. Any number of threads may read from one safe_open. A child of fork may
-    use the parent's safe_open for host memory, but not for GPUs. Use it as a context manager,
-    or call close().
+    use the parent's safe_open for host memory, but not for GPUs. A process that unpickles a
+    safe_open opens the file again. Use it as a context manager, or call close().
 
     Args:
         filename, framework, device: as in load_file.
@@ -409,7 +420,8 @@ class safe_open:  # pylint: disable=invalid-name
         how: Dict[str, Any] = {"require": require, "effort": effort, "keep_cached": keep_cached,
                                "ranks": ranks, "stop": stop, "path": path}
         self.framework = framework_of(framework)
-        self.device, self._how = device, how
+        self.device = device = device_for(device, self.framework)
+        self._how = how
         # This constructor does not open a GPU, because that creates a CUDA context. The first read
         # opens the GPU.
         if not device_name(device).startswith("cuda"):
@@ -423,13 +435,38 @@ class safe_open:  # pylint: disable=invalid-name
         self._ahead_end = 0
         self._ahead_stop = _ReadAheadStop(stop)
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._short: Optional[ShortReads] = None
         _all_opened.add(self)
+
+    def __reduce__(self) -> Any:
+        """Pickles the path and the arguments. The process that unpickles them opens the file again,
+        and gets the tensors that the file has then. Raises ValueError after close(), and TypeError
+        if the safe_open has a `stop`."""
+        if self._how["stop"] is not None:
+            raise TypeError("a safe_open with the argument stop cannot be pickled: an event "
+                            "belongs to one process; open the file in the other process")
+        return self._open_again, (type(self), self._model.reopening()["path"], self.framework,
+                                  self.device, self._how)
+
+    def __repr__(self) -> str:
+        opened = self._opened or "closed"
+        return f"penstock.safe_open({opened}, {self.framework!r}, {self.device!r})"
+
+    def __copy__(self) -> "safe_open":
+        """Opens the file again, with the same arguments."""
+        return self._open_again(type(self), self._model.reopening()["path"], self.framework,
+                                self.device, self._how)
+
+    @staticmethod
+    def _open_again(kind: Type[safe_open], paths: List[str], framework: str, device: Any,
+                    how: Mapping[str, Any]) -> safe_open:
+        return kind(paths if len(paths) > 1 else paths[0], framework, device, **how)
 
     def _in_child(self) -> None:
         """Resets the lock and the read-ahead in a child of fork: the parent's threads do not
         exist there."""
         self._lock, self._ahead_stop = threading.Lock(), _ReadAheadStop(self._how["stop"])
-        self._ahead, self._thread = None, None
+        self._ahead, self._thread, self._short = None, None, None
         self._next, self._last_reader, self._ahead_end = -1, 0, 0
 
     def __enter__(self) -> "safe_open":
@@ -446,7 +483,7 @@ class safe_open:  # pylint: disable=invalid-name
         self._opened = None
         self._ahead_stop.set()
         thread, self._thread = self._thread, None
-        self._cache, self._ahead = {}, None
+        self._cache, self._ahead, self._short = {}, None, None
         if thread is not None:
             thread.shutdown(wait=True)
 
@@ -511,6 +548,7 @@ class safe_open:  # pylint: disable=invalid-name
         if threads < 1:
             raise ValueError(f"threads must be a positive number, not {threads}")
         model, there = self._model, self.device if device is None else device
+        there = device_for(there, self.framework)
         open_device(there)
         return PrefetchLoader(model, parts_of(model, plan, self.framework), there,
                               self.framework, self._how, _ReadAheadStop(self._how["stop"]))
@@ -607,6 +645,13 @@ class safe_open:  # pylint: disable=invalid-name
     def _load(self, model: Model, first: int, end: int,
               stop: Optional[_ReadAheadStop] = None) -> Dict[int, Any]:
         """Loads tensors `first` to `end` - 1. Returns a dict from index to tensor."""
+        if end == first + 1 and stop is None and self._opened is not None:
+            short = self._short
+            if short is None:
+                short = self._short = ShortReads(model, self.device, self.framework, self._how)
+            tensor = short.read(model.infos[first])
+            if tensor is not None:
+                return {first: tensor}
         how = self._how if stop is None else {**self._how, "stop": stop}
         tensors = model.load(self.device, self.framework, first=first, count=end - first,
                              **how)[0]

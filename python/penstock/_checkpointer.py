@@ -12,6 +12,7 @@ import dataclasses
 import fnmatch
 import functools
 import logging
+import operator
 import os
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ from . import _part, _s3
 from ._coordination import RankError, Ranks, describe
 from ._dcp_read import StorageReader
 from ._dcp_write import SaveReport, StorageWriter
+from ._lib import without_file_scheme
 from ._planner import SavePlanner
 from ._staging import Stager, tensor_bytes
 from ._torch_object import is_object
@@ -111,7 +113,7 @@ class Checkpointer:
     def __init__(self, folder: Any, *, group: Any = None, keep: Optional[int] = None,
                  raise_errors: bool = False, patience: float = 20.0,
                  **writer_options: Any) -> None:
-        self.folder, self.keep = os.fspath(folder), keep
+        self.folder, self.keep = os.fspath(without_file_scheme(folder)), keep
         if not is_object(self.folder):
             self.folder = os.path.abspath(self.folder)
         self.raise_errors, self._options = raise_errors, writer_options
@@ -123,7 +125,7 @@ class Checkpointer:
 
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
-        return self._inside(f"step-{step}")
+        return self._inside(f"step-{operator.index(step)}")
 
     def _inside(self, name: str) -> str:
         """Returns the path or URL of `name` in the folder."""
@@ -156,6 +158,7 @@ class Checkpointer:
                    ) -> "concurrent.futures.Future[Saved]":
         """Copies a state to host memory, and saves the copy on another thread. Returns when the
         program may change the state. First waits until an earlier save has ended."""
+        self.path_of(step)  # Raises TypeError if `step` is not a whole number.
         self.wait()
         if self._stager is None:
             self._stager = Stager(self._options.get("pool_bytes"), may_leave=True)

@@ -24,7 +24,7 @@ from torch.futures import Future
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
 from ._dcp import MANIFEST_OF, MARKER, Total, name_of
-from ._lib import FormatError, device_name
+from ._lib import FormatError, device_name, without_file_scheme
 from ._model import Report
 from ._staging import is_plain
 from ._torch_object import is_object
@@ -139,11 +139,14 @@ class StorageReader(FileSystemReader):
     def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
                  effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
                  progress: Any = None, **torch_options: Any) -> None:
-        super().__init__(path, **torch_options)
+        super().__init__(without_file_scheme(path), **torch_options)
         self.checksums, self.threads, self.progress = checksums, threads, progress
         self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}
         self.report: Optional[LoadReport] = None
         self._has_manifest = False
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        super().reset(without_file_scheme(checkpoint_id))
 
     @property
     def folder(self) -> str:

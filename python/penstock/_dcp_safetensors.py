@@ -27,7 +27,7 @@ from ._cuda import synchronize_all
 from ._dcp import refuse_object
 from ._dtypes import from_torch_dtype, torch_dtype
 from ._folders import sync_folder
-from ._lib import PenstockError, open_device
+from ._lib import PenstockError, open_device, without_file_scheme
 from ._model import CLASSES, EFFORTS, Info, Model, pieces_of
 from ._tensor import place_of
 from ._torch_file import bytes_of
@@ -168,6 +168,10 @@ class HuggingFaceStorageWriter(_TorchWriter, _Writes):
                  ) -> None:
         _check_choices(require, effort)
         refuse_object((*args, how.get("path"))[0], "penstock.save_file writes single objects")
+        if args:
+            args = (without_file_scheme(args[0]), *args[1:])
+        else:
+            how["path"] = without_file_scheme(how.get("path"))
         super().__init__(*args, **how)
         self.require, self.effort = require, effort
         if type(self.fs) is FileSystem:  # pylint: disable=unidiomatic-typecheck
@@ -302,7 +306,7 @@ class HuggingFaceStorageReader(_TorchReader):
                  effort: Optional[str] = None) -> None:
         _check_choices(require, effort)
         refuse_object(path, "penstock.load_into reads models of a store")
-        super().__init__(path=path, thread_count=thread_count)
+        super().__init__(path=without_file_scheme(path), thread_count=thread_count)
         self.require, self.effort = require, effort
 
     def read_data(self, plan: Any, planner: Any) -> Any:

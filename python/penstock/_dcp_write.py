@@ -36,7 +36,7 @@ from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
 from ._dcp import DRAFT, LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of
 from ._folders import Place, file_system, make_folder, place_of, sync_folder
-from ._lib import device_name
+from ._lib import device_name, without_file_scheme
 from ._lock import FolderLock
 from ._model import Report
 from ._staging import Stager, is_plain
@@ -233,8 +233,9 @@ class StorageWriter(FileSystemWriter):
                  path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
                  progress: Any = None, **torch_options: Any) -> None:
         _check_options(torch_options)
-        super().__init__(path, sync_files=durable, overwrite=overwrite, **torch_options)
-        self.stripe = [os.fspath(folder) for folder in stripe]
+        super().__init__(without_file_scheme(path), sync_files=durable, overwrite=overwrite,
+                         **torch_options)
+        self.stripe = [os.fspath(without_file_scheme(folder)) for folder in stripe]
         self.parts = parts or torch_options.get("thread_count")
         self.checksums, self.durable, self.keep = checksums, durable, keep
         self.how = {"require": require, "effort": effort, "path": path_name}
@@ -303,7 +304,7 @@ class StorageWriter(FileSystemWriter):
 
     def reset(self, checkpoint_id: Any = None) -> None:
         self._unlock()  # An earlier save may have failed on another rank.
-        super().reset(checkpoint_id)
+        super().reset(without_file_scheme(checkpoint_id))
         self.report = None
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:

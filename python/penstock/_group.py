@@ -115,6 +115,10 @@ class Group:
             ffi.release(self._handle)
             self._handle = None
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Group cannot be pickled or copied, because it is one rank, which is a "
+                        "process; create the Group in the other process")
+
     def __enter__(self) -> "Group":
         return self
 

@@ -148,6 +148,22 @@ def paths_of(path: Any) -> List[Any]:
     return list(path)
 
 
+def without_file_scheme(path: Any) -> Any:
+    """Returns the path of a file URL such as "file:///tmp/a", and any other argument unchanged.
+
+    Raises PenstockError if the URL has another host than localhost. Python and torch would take the
+    URL for a relative path, and would create a folder named "file:"."""
+    if not isinstance(path, str) or not path.startswith("file://"):
+        return path
+    host, slash, rest = path[len("file://"):].partition("/")
+    if not slash or host.lower() not in ("", "localhost"):
+        error = PenstockError(_errno.EINVAL, f"{path}: a file URL cannot name another host: write "
+                              "file:///PATH, or only the path", path)
+        error.reason = "bad-argument"
+        raise error
+    return slash + rest
+
+
 _combined: Dict[Tuple[Any, Any], Any] = {}
 
 
@@ -243,6 +259,8 @@ def install_stop_check(opts: Any, keep: List[Any], stop: Any = None,
     runs no signal handler there. `keep` receives the callback, which must live as long as `opts`.
     `tell` is called each time with the arguments that the library passes after `user`."""
     caught: List[BaseException] = []
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise TypeError(f"stop must be a threading.Event, not {stop!r}")
     if stop is None and tell is None and \
             threading.current_thread() is not threading.main_thread():
         return caught

@@ -40,6 +40,14 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
     return tensor
 
 
+def tensor_from_bytes(dtype: str, shape: Sequence[int], data: Any) -> Tensor:
+    """Returns a new tensor in host memory that contains a copy of `data`. Unpickles a Tensor."""
+    tensor = allocate(dtype, shape)
+    if tensor.nbytes:
+        tensor.buffer()[:] = memoryview(data).cast("B")
+    return tensor
+
+
 def allocate_as(dtype: str, shape: Sequence[int], device: Any, framework: str) -> Any:
     """Allocates an uninitialised tensor, into which load_into can load.
 
@@ -75,4 +83,4 @@ def torch_block(nbytes: int, device: Any) -> Memory:
     return memory
 
 
-__all__ = ["allocate", "allocate_as", "torch_block"]
+__all__ = ["allocate", "allocate_as", "tensor_from_bytes", "torch_block"]

@@ -28,6 +28,8 @@ from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_er
                    paths_of, raise_caught, to_c, unsigned)
 from ._memory import torch_block
 from ._progress import Meter, Progress
+from ._report import Report, new_report
+from ._reopen import open_again, with_absolute_paths, working_folder
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -54,6 +56,15 @@ def framework_of(name: Optional[str]) -> str:
         raise also_safetensor_error(ValueError)(
             f"unknown framework '{name}': use 'pt', 'numpy', 'jax' or 'dlpack'")
     return FRAMEWORKS[name]
+
+
+def device_for(device: Any, framework: str) -> Any:
+    """Returns the device on which to create tensors of a framework. This is `device`, but "cpu"
+    instead of "auto" if the installed torch cannot use GPUs."""
+    if framework == "torch" and isinstance(device, str) and device == "auto":
+        import torch
+        return device if torch.cuda.is_available() else "cpu"
+    return device
 
 
 def convert(tensor: Tensor, framework: str) -> Any:
@@ -121,37 +132,6 @@ def _pointers(kind: str, addresses: Sequence[int]) -> Any:
     return table
 
 
-class Report:
-    """The result of a load: bytes, path and speed.
-
-    Attributes:
-        bytes: number of bytes delivered to all destinations.
-        read: number of bytes read from the files. At unaligned ends whole pages count.
-        device_bytes: the most device memory that the load held at one time, in bytes.
-        seconds: how long the load took.
-        path: the path that carried most bytes: "p2p", "staged", "bounce" and so on.
-        engine: the method of making system calls: "uring" or "threads".
-        cpu_copies: how often the CPU copied each byte, on average. 0.0 means that only DMA
-            engines moved the bytes.
-        dram_passes: how often each byte was written to host memory on its way, on average.
-        retries: number of chunks that failed on one path and were carried by another path.
-        requests: number of requests that the load made.
-    """
-
-    def __init__(self, r: Any) -> None:
-        self.bytes, self.read, self.device_bytes = int(r.bytes), int(r.read), int(r.device_bytes)
-        self.seconds: float = (r.end_ns - r.start_ns) / 1e9
-        self.path: str = ffi.string(r.path).decode()
-        self.engine: str = ffi.string(r.engine).decode()
-        self.cpu_copies: float = r.cpu_copied / r.read if r.read else 0.0
-        self.dram_passes: float = r.dram_laid / r.read if r.read else 0.0
-        self.retries, self.requests = int(r.retries), int(r.requests)
-
-    def __repr__(self) -> str:
-        return (f"penstock.Report({self.bytes} bytes in {self.seconds:.3f} s by {self.path}, "
-                f"{self.cpu_copies:.2f} CPU copies)")
-
-
 def c_strings(values: Sequence[Any], keep: List[Any],
               encode: Callable[[Any], bytes] = os.fsencode) -> Any:
     """Returns a C array of strings. `keep` receives the objects that own the array's memory."""
@@ -162,7 +142,8 @@ def c_strings(values: Sequence[Any], keep: List[Any],
 
 
 class Model:
-    """An opened model: its files and the descriptions of its tensors.
+    """An opened model: its files and the descriptions of its tensors. A process that unpickles a
+    Model opens the files again. Use it as a context manager, or call close().
 
     Args:
         path: a safetensors file, an index (*.json), a folder, a Hugging Face cache folder,
@@ -214,9 +195,25 @@ class Model:
                                        opts)
         check(code, self.path)
         self._handle: Any = handle
+        # The arguments with which another process opens the model again, and the working folder in
+        # which relative paths among them begin.
+        self._arguments: Dict[str, Any] = {
+            "path": paths, "names": names, "stripes": list(stripes), "revision": revision,
+            "cache": cache, "immutable": immutable}
+        self._folder = working_folder()
         self._columns: Optional[_Columns] = None
         self._infos: Optional[List[Info]] = None
         self._by_name: Dict[str, Info] = {}
+
+    def __repr__(self) -> str:
+        count = "closed" if self._handle is None else f"{len(self.columns.name)} tensors"
+        return f"penstock.Model({self.path!r}, {count})"
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     @property
     def handle(self) -> Any:
@@ -224,6 +221,23 @@ class Model:
         if self._handle is None:
             raise also_safetensor_error(ValueError)("the model is closed")
         return self._handle
+
+    def __reduce__(self) -> Any:
+        """Pickles the arguments of the model. The process that unpickles them opens the model
+        again."""
+        return open_again, (type(self), self.reopening())
+
+    def reopening(self) -> Dict[str, Any]:
+        """Returns the arguments with which another process opens this model. Raises ValueError
+        after close()."""
+        self.handle  # pylint: disable=pointless-statement
+        return with_absolute_paths(self._arguments, self._folder)
+
+    def __copy__(self) -> "Model":
+        """Returns a Model that shares the open files."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     @property
     def columns(self) -> _Columns:
@@ -384,7 +398,7 @@ class Model:
               progress: Progress, how: Mapping[str, Any]) -> Tuple[Dict[str, Any], Report]:
         """Implements load, except for DTensors. `how` has the keyword arguments of options()."""
         framework = framework_of(framework)
-        handle = open_device(device)
+        handle = open_device(device_for(device, framework))
         name = handle_name(handle)
         opts, keep, caught = self.options(**{**how, **_ranks_option(group)})
         opts.first, opts.count = first, count
@@ -518,7 +532,7 @@ class Model:
                 ) -> Iterator[Tuple[str, Any]]:
         """Returns an iterator over (name, tensor) in file order, like penstock.iterate."""
         framework = framework_of(framework)
-        handle = open_device(device)
+        handle = open_device(device_for(device, framework))
         opts, keep, caught = self.options(window=window, require=require, effort=effort,
                                           align=align, keep_cached=keep_cached, ranks=ranks,
                                           stop=stop, path=path)
@@ -696,14 +710,6 @@ def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
         row.glob, row.cut = keep[-1], getattr(lib, "PENSTOCK_CUT_" + CUTS[cut])
     opts.rules, opts.rule_count = table, len(rules)
     return opts, keep + [table]
-
-
-def new_report() -> Any:
-    """Returns an empty struct penstock_load_report, for the library to fill."""
-    report = ffi.new("struct penstock_load_report *")
-    report.size = ffi.sizeof("struct penstock_load_report")
-    report.path = report.engine = _NONE
-    return report
 
 
 _NONE = ffi.new("char[]", b"none")

@@ -14,7 +14,8 @@ from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Op
 
 from ._lib import (call_for_handle, check, ffi, install_stop_check, lib, open_holder, raise_caught,
                    to_c)
-from ._model import CLASSES, EFFORTS, Report, new_report
+from ._model import CLASSES, EFFORTS
+from ._report import Report, new_report
 
 SUMMED, CHECKED = 1, 2  # PENSTOCK_ITEM_SUMMED, PENSTOCK_ITEM_CHECKED
 

@@ -124,6 +124,11 @@ class PrefetchLoader:
                                      **{**how, "stop": stop})
             self._left.update((info.name, load) for info, _ in batch)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a PrefetchLoader cannot be pickled or copied, because its threads belong "
+                        "to one process; pickle the safe_open, and call prefetch in the other "
+                        "process")
+
     def names(self) -> List[str]:
         """Returns the names of the planned tensors, in file order."""
         return list(self._names)

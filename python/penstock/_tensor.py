@@ -14,6 +14,7 @@ import functools
 import gc
 import math
 import operator
+import pickle
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -128,6 +129,22 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"penstock.Tensor({self.dtype}, {self.shape}, {self.device})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles the bytes of a tensor in host memory, from protocol 5 on without a copy. Raises
+        TypeError if the tensor is on a GPU."""
+        from ._memory import tensor_from_bytes
+        if self.device != "host":
+            raise TypeError(f"a penstock.Tensor on {self.device} cannot be pickled, because its "
+                            "bytes are not in host memory; pickle torch.from_dlpack(tensor).cpu(), "
+                            "or load the tensor in the other process")
+        data = self.buffer() if self.nbytes else b""
+        return tensor_from_bytes, (self.dtype, self.shape, pickle.PickleBuffer(data)
+                                   if protocol >= 5 else bytearray(data))
+
+    def __copy__(self) -> "Tensor":
+        """Returns a tensor that shares the memory."""
+        return Tensor(self.dtype, self.shape, self.device, self.ptr, self._owner)
 
     def _view(self, typestr: str, shape: Tuple[int, ...]) -> Dict[str, Any]:
         return {"shape": shape, "typestr": typestr, "data": (self.ptr, False), "version": 3,

@@ -23,7 +23,7 @@ import torch
 
 from . import _zip
 from ._cuda import synchronize_all
-from ._lib import ClassRefusedError, PenstockError, device_name, ffi
+from ._lib import ClassRefusedError, PenstockError, device_name, ffi, without_file_scheme
 from ._model import CLASSES, EFFORTS, PathLike, Report
 from ._part import Item, Segment, read_part, write_part
 from ._progress import Meter, Progress
@@ -54,7 +54,7 @@ def _path_of(filename: Any) -> str:
     if not isinstance(filename, (str, bytes, os.PathLike)):
         raise TypeError(f"the file must be given by its path, not as a {type(filename).__name__}; "
                         "torch.save and torch.load use open files")
-    return os.fsdecode(filename)
+    return os.fsdecode(without_file_scheme(filename))
 
 
 def _check_stop(stop: Optional[threading.Event], name: str) -> None:

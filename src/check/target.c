@@ -19,13 +19,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "common/file_url.h"
 #include "core/base/err.h"
 
 const char *pst_check_target_path(const struct pst_check_facts *f)
 {
-	const char *target = f->opts->target;
-
-	return strncmp(target, "file://", 7) ? target : target + 7;
+	return pst_file_url_path(f->opts->target);
 }
 
 /* Reads the device number of a block device, for example "259:3", from the capture (copied /sys and
@@ -176,9 +175,13 @@ static void drives_set_from_stack(struct pst_check_facts *f)
 int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len)
 {
 	struct pst_blockstack_in in = {.mount_id = -1};
-	const char *path = pst_check_target_path(f), *scheme = strstr(path, "://");
+	const char *path = pst_check_target_path(f), *scheme = path ? strstr(path, "://") : NULL;
 	int ret = 0;
 
+	if (!path) {
+		snprintf(why, why_len, "%s: " PST_FILE_URL_HOST, f->opts->target);
+		return -EINVAL;
+	}
 	if (!path[0]) {
 		snprintf(why, why_len, "the path is empty: name a file or folder");
 		return -EINVAL;

@@ -5,7 +5,8 @@
 
 #include "facts.h"
 
-/* Returns the target, without "file://" if the target begins with it. */
+/* Returns the target, or the path of a target that is a file URL. Returns NULL for a file URL of
+ * another host, for which pst_check_target fails. */
 const char *pst_check_target_path(const struct pst_check_facts *f);
 /* Reads mount, block stack and drives of opts->target. Returns 0, or -errno with a sentence
  * in `why`. */

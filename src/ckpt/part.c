@@ -15,6 +15,7 @@
 
 #include "ckpt/part.h"
 #include "ckpt/part_move.h"
+#include "common/file_url.h"
 #include "common/struct_copy.h"
 #include "weights/err.h"
 
@@ -205,12 +206,14 @@ static int open_part(struct pst_part_move *m, const struct penstock_storage_opts
  * the function succeeds. */
 static int check_space(const struct pst_part_move *m, uint64_t length)
 {
-	const char *path = strncmp(m->path, "file://", 7) ? m->path : m->path + 7, *slash;
+	const char *path = pst_file_url_path(m->path), *slash;
 	char dir[PATH_MAX];
 	struct statvfs fs;
 	struct stat file;
 	uint64_t space;
 
+	if (!path)
+		return 0; /* penstock_open reports why the URL is invalid */
 	slash = strrchr(path, '/');
 	if (!slash)
 		snprintf(dir, sizeof(dir), ".");

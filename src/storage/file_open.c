@@ -20,6 +20,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "common/file_url.h"
 #include "core/base/log.h"
 #include "storage/file_open.h"
 #include "storage/file_facts.h"
@@ -395,11 +396,6 @@ static int file_reopen(struct penstock_storage *st, struct pst_file *file, int f
 	return ret;
 }
 
-static const char *url_path(const char *url)
-{
-	return strncmp(url, "file://", 7) ? url : url + 7;
-}
-
 static int length_read(struct penstock_storage *st, struct pst_file *file, const struct stat *stat,
 		       struct pst_err *err)
 {
@@ -475,6 +471,7 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		  const struct penstock_storage_opts *opts, struct pst_err *err)
 {
 	struct pst_file *file = calloc(1, sizeof(*file));
+	const char *path = url ? pst_file_url_path(url) : NULL;
 	struct stat stat;
 	int ret;
 
@@ -482,9 +479,12 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a file");
 	file->fd = file->fd_direct = file->dir = -1;
 	file->length = opts->length;
-	if (url && !*url_path(url))
+	if (url && !path)
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "'%s': " PST_FILE_URL_HOST,
+			       pst_path_tail(url));
+	else if (path && !*path)
 		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "an empty path");
-	else if (url && !(file->path = strdup(url_path(url))))
+	else if (path && !(file->path = strdup(path)))
 		ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
 	else
 		ret = url ? file_open_named(file, opts, err) : file_reopen(st, file, fd, opts, err);

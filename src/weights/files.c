@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file_url.h"
 #include "common/json.h"
 #include "weights/err.h"
 #include "weights/safetensors.h"
@@ -560,19 +561,22 @@ static int url_find(struct pst_file_list *files, const char *url,
 	return list_add_file(files, url);
 }
 
-int pst_file_list_find(struct pst_file_list *files, const char *path,
+int pst_file_list_find(struct pst_file_list *files, const char *name,
 		       const struct penstock_weights_opts *opts)
 {
 	char other[PATH_MAX], inside[PATH_MAX];
+	const char *path;
 	int dirs = check_dirs(opts);
 	struct stat st;
 
 	if (dirs)
 		return dirs;
-	if (pst_url_match(path))
-		return url_find(files, path, opts);
-	if (!strncmp(path, "file://", 7))
-		path += 7;
+	if (pst_url_match(name))
+		return url_find(files, name, opts);
+	path = pst_file_url_path(name);
+	if (!path)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, name, NULL, PST_NO_OFF,
+					PST_FILE_URL_HOST);
 	if (stat(path, &st)) {
 		int code = errno;
 

@@ -29,9 +29,9 @@ struct pst_file_list {
 	size_t row_count, row_capacity;
 };
 
-/* Finds the model that `path` names, and adds its files and the rows of its index to the list.
- * May block. */
-int pst_file_list_find(struct pst_file_list *files, const char *path,
+/* Finds the model that `name` names, which is a path or a URL. Adds its files and the rows of its
+ * index to the list. May block. */
+int pst_file_list_find(struct pst_file_list *files, const char *name,
 		       const struct penstock_weights_opts *opts);
 /* Frees everything that the list holds, but not the struct itself. */
 void pst_file_list_free(struct pst_file_list *files);

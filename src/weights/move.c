@@ -13,10 +13,15 @@
 #include "weights/err.h"
 #include "weights/file.h"
 #include "weights/find.h"
+#include "weights/url.h"
 
 #define SEGS_MAX 16384u	  /* Maximum number of segments of a request. */
 #define REQUESTS_MAX 256u /* Maximum number of requests in flight. */
 #define DONE_MAX 16u
+/* Maximum length in bytes of a load that the calling thread carries. penstock_transfer carries such
+ * a request without another thread. */
+#define SHORT_BYTES (1u << 20)
+#define SHORT_SEGS 16u /* Maximum number of segments of such a load. */
 /* Time in ns between two calls of opts.look. A load notices after at most this time that the
  * user cancels. */
 #define POLL_NS 100000000
@@ -93,35 +98,42 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
 }
 
 /* Sets the class, the effort and the path of `req` from the options. */
-static void load_request(const struct pst_load *load, struct penstock_req *req)
+/* Fills in a request for `count` extents, all of the same file. The first request of a file opens
+ * the file. */
+static int load_request(const struct pst_load *load, const struct pst_extent *extents, size_t count,
+			struct penstock_req *req)
 {
 	*req = (struct penstock_req)PENSTOCK_REQ_INIT;
 	req->require = load->opts.require;
 	req->effort = load->opts.effort;
 	req->path = load->opts.path;
 	req->flags = PENSTOCK_R_EXACT;
+	req->segs = &extents->seg;
+	req->seg_count = (unsigned)count;
+	req->seg_size = sizeof(*extents);
+	return pst_model_file_storage(load->w, extents->file, &req->storage);
+}
+
+/* Reports that the library refused a request for `extents`. */
+static int fail_refused(const struct pst_load *load, const struct pst_extent *extents, int code)
+{
+	const struct pst_model_file *file = &load->w->files[extents->file];
+
+	return pst_weights_fail_lib(code, file->path,
+				    pst_model_file_tensor_at(file, extents->seg.off), PST_NO_OFF);
 }
 
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 		    const struct pst_extent *extents, size_t count, void *user, uint64_t *id)
 {
-	const struct pst_model_file *file = &load->w->files[extents->file];
 	struct penstock_req req;
-	int ret;
+	int ret = load_request(load, extents, count, &req);
 
-	load_request(load, &req);
-	ret = pst_model_file_storage(load->w, extents->file, &req.storage);
 	if (ret)
 		return ret;
-	req.segs = &extents->seg;
-	req.seg_count = (unsigned)count;
-	req.seg_size = sizeof(*extents);
 	req.user = user;
 	ret = penstock_submit(q, &req, 1, id);
-	return ret == 1 ? 0
-			: pst_weights_fail_lib(ret, file->path,
-					       pst_model_file_tensor_at(file, extents->seg.off),
-					       PST_NO_OFF);
+	return ret == 1 ? 0 : fail_refused(load, extents, ret);
 }
 
 static int fail_cancelled(void)
@@ -317,15 +329,51 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 	return load->failed;
 }
 
-int pst_load_move(struct pst_load *load, struct pst_extents *extents)
+/* Returns whether one request of at most SHORT_BYTES reads all extents from a file. A server may
+ * answer late, and penstock_transfer does not call opts.look, so an object is never short. */
+static bool extents_are_short(const struct pst_load *load, const struct pst_extents *extents)
+{
+	unsigned file = extents->count ? extents->list[0].file : 0;
+	uint64_t len = 0, most = load->opts.request_bytes;
+
+	for (size_t i = 0; i < extents->count; i++) {
+		const struct penstock_seg *seg = &extents->list[i].seg;
+
+		if (extents->list[i].file != file || i == SHORT_SEGS ||
+		    __builtin_add_overflow(len, seg->row_len * (seg->rows ? seg->rows : 1), &len) ||
+		    len > SHORT_BYTES || (most && len > most))
+			return false;
+	}
+	return extents->count && !pst_url_match(load->w->files[file].path);
+}
+
+/* Reads all extents in one request on the calling thread. */
+static int transfer_short(struct pst_load *load, const struct pst_extents *extents)
+{
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_done done = {.report = &report};
+	struct penstock_req req;
+	int ret = pst_load_poll_caller(load);
+
+	if (!ret)
+		ret = load_request(load, extents->list, extents->count, &req);
+	if (ret)
+		return ret;
+	done.result = penstock_transfer(&req, &report);
+	if (done.result < 0 && !report.end_ns)
+		return fail_refused(load, extents->list, (int)done.result);
+	pst_load_complete(load, extents->list, extents->count, &done);
+	return load->failed;
+}
+
+/* Reads all extents through a queue. */
+static int transfer_long(struct pst_load *load, const struct pst_extents *extents)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *q;
 	struct batches batches;
-	int ret;
+	int ret = make_batches(extents, load->opts.request_bytes, &batches);
 
-	pst_extents_sort(extents);
-	ret = make_batches(extents, load->opts.request_bytes, &batches);
 	if (ret || !batches.count)
 		return ret;
 	opts.requests_max = batches.count < REQUESTS_MAX ? (unsigned)batches.count : REQUESTS_MAX;
@@ -338,5 +386,15 @@ int pst_load_move(struct pst_load *load, struct pst_extents *extents)
 	ret = submit_and_wait(load, q, extents, &batches);
 	penstock_queue_close(q);
 	free(batches.list);
+	return ret;
+}
+
+int pst_load_move(struct pst_load *load, struct pst_extents *extents)
+{
+	int ret;
+
+	pst_extents_sort(extents);
+	ret = extents_are_short(load, extents) ? transfer_short(load, extents)
+					       : transfer_long(load, extents);
 	return ret ? ret : pst_load_check_files(load, extents);
 }

@@ -92,6 +92,12 @@ int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t
 
 	for (unsigned i = PST_ST_PREFIX; i-- > 0;)
 		len = len << 8 | prefix[i];
+	/* A length that begins with these four bytes is above the limit, unless the next four are
+	 * zero. In a zip archive, they are not zero. */
+	if (len > PST_ST_HEADER_MAX && !memcmp(prefix, "PK\3\4", 4))
+		return header_fail(err, "", 0,
+				   "it is a zip archive, as torch.save writes, not a safetensors "
+				   "file: use torch.load or penstock.torch.load");
 	if (len > PST_ST_HEADER_MAX)
 		return header_fail(err, "", 0,
 				   "it claims a header of %llu bytes; %u are the most that is read",

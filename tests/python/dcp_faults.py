@@ -349,6 +349,51 @@ class Options(unittest.TestCase):
         self.assertEqual(len([n for n in os.listdir(path) if n.endswith(".distcp")]), 2)
         check(path, 1)
 
+    def test_steps(self):
+        """The number of a checkpoint can be a tensor. Anything else than a whole number is refused,
+        because Checkpointer would not find the checkpoint again."""
+        with pt.Checkpointer(folder()) as points:
+            saved = points.save({"w": torch.ones(3)}, torch.tensor(7))
+            self.assertEqual((saved.error, saved.path), (None, points.path_of(7)))
+            for save_one in (points.save, points.save_async):
+                for step in ("x", 1.5):
+                    self.assertRaises(TypeError, save_one, {"w": torch.ones(3)}, step)
+            self.assertEqual(os.listdir(points.folder), ["step-7"])
+
+    def test_file_urls(self):
+        """A file URL means its path, not a folder named "file:" in the working folder."""
+        path, other, here = folder(), folder(), os.getcwd()
+        state = {"w": torch.arange(5.0)}
+        hf = pt.HuggingFaceStorageWriter, pt.HuggingFaceStorageReader
+        os.chdir(os.path.dirname(folder()))
+        try:
+            save("file://" + path, 1, stripe=["file://localhost" + other])
+            check(path, 1)
+            got = emptied(state_of(1))
+            dcp.load(got, storage_reader=pt.StorageReader("file://" + path), no_dist=True)
+            same(got, state_of(1))
+            self.assertTrue(os.listdir(other))
+            dcp.save(state_of(2), storage_writer=pt.StorageWriter("unused"),
+                     checkpoint_id="file://" + path, no_dist=True)
+            check(path, 2)
+            with pt.Checkpointer("file://" + path) as points:
+                self.assertEqual(points.folder, path)
+            pt.save(state, f"file://{path}/a.pt")
+            self.assertTrue(torch.equal(pt.load(f"file://{path}/a.pt")["w"], state["w"]))
+            for make in (hf[0], lambda url: hf[0](path=url)):
+                url, got = "file://" + folder(), {"w": torch.zeros(5)}
+                dcp.save(state, storage_writer=make(url), no_dist=True)
+                dcp.load(got, storage_reader=hf[1](url), no_dist=True)
+                self.assertTrue(torch.equal(got["w"], state["w"]))
+            for make in (pt.StorageWriter, pt.StorageReader, pt.Checkpointer, pt.load, *hf):
+                with self.assertRaisesRegex(penstock.PenstockError, "another host") as caught:
+                    make("file://host" + path)
+                self.assertEqual((caught.exception.errno, caught.exception.reason),
+                                 (errno.EINVAL, "bad-argument"))
+            self.assertEqual(os.listdir("."), [])
+        finally:
+            os.chdir(here)
+
 
 if __name__ == "__main__":
     tap.main()

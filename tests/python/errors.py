@@ -9,6 +9,7 @@ import re
 import types
 import unittest
 import unittest.mock
+import zipfile
 
 import numpy
 import safetensors
@@ -60,6 +61,47 @@ class Errors(unittest.TestCase):
                 call()
             error = caught.exception
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
+
+    def test_torch_archive(self):
+        """A file of torch.save is refused as such. Its first bytes, taken for a length, would only
+        confuse."""
+        file = os.path.join(TMP, "model.pt")
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("model/data.pkl", b"x")
+        with self.assertRaisesRegex(penstock.FormatError, "penstock.torch.load"):
+            penstock.load_file(file)
+
+    def test_stop(self):
+        """An argument `stop` that is not an event is refused, before the load looks at it."""
+        for call in (penstock.load_file, penstock.safe_open,
+                     lambda *file, **how: next(penstock.iterate(*file, **how))):
+            with self.assertRaisesRegex(TypeError, "threading.Event, not True"):
+                call(FILE, framework="np", stop=True)
+
+    def test_file_urls(self):
+        """A file URL may name this host. A URL of another host is refused, although a relative path
+        would lead to a file."""
+        os.makedirs(os.path.join(TMP, "host"), exist_ok=True)
+        safetensors.numpy.save_file(ARRAYS, os.path.join(TMP, "host", "a"))
+        here = os.getcwd()
+        calls = (lambda url: penstock.load_file(url, framework="np"),
+                 lambda url: penstock.load_file([url], framework="np"),
+                 lambda url: penstock.safe_open(url, framework="np").get_tensors(),
+                 lambda url: penstock.save_file(ARRAYS, url))
+        os.chdir(TMP)
+        try:
+            for call in calls:
+                for host in ("", "localhost", "LOCALHOST"):
+                    self.assertEqual(set(call(f"file://{host}{TMP}/host/a") or ARRAYS), set(ARRAYS))
+                for url in ("file://host/a", "file://localhost", "file://./host/a"):
+                    with self.assertRaisesRegex(penstock.PenstockError, "another host") as caught:
+                        call(url)
+                    self.assertEqual((caught.exception.errno, caught.exception.reason),
+                                     (errno.EINVAL, "bad-argument"))
+                    self.assertIn(url, str(caught.exception))
+            self.assertNotIn("file:", os.listdir("."))
+        finally:
+            os.chdir(here)
 
     def test_whole_sentence(self):
         """A message is not truncated: it contains the whole path and the whole tensor name."""

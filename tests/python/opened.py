@@ -23,7 +23,7 @@ from hypothesis import given
 import penstock
 import tap
 from arrays import ARRAYS, FILE, TMP, indices
-from penstock import _model, _prefetch, _tensor
+from penstock import _model, _prefetch, _short, _tensor
 from reference import SETTINGS, fill, same
 
 
@@ -149,6 +149,62 @@ class Open(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", MAIN_ENDED, FILE], capture_output=True,
                               text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stdout.split()), (0, sorted(ARRAYS)), done.stderr)
+
+    def test_short(self):
+        """Reads of short tensors out of file order use the same options again, except that the main
+        thread has its own. Each thread gets the right tensor."""
+        many = {f"t{i:03}": fill("int16", (i % 7 + 1, 30), i) for i in range(90)}
+        many["long"] = fill("uint8", (_short.SHORT_BYTES + 1,))
+        file = os.path.join(TMP, "short.safetensors")
+        safetensors.numpy.save_file(many, file)
+        calls, real = [], penstock.Model.options
+
+        def options(model, **how):
+            calls.append(threading.current_thread() is threading.main_thread())
+            return real(model, **how)
+
+        with unittest.mock.patch.object(penstock.Model, "options", options), \
+                concurrent.futures.ThreadPoolExecutor(4) as pool:
+            f = penstock.safe_open(file, framework="np")
+            order = f.offset_keys()[::-1]
+            del calls[:]
+            for names in (order[0::2], order[1::2]):
+                same(self, {name: f.get_tensor(name) for name in names if name != "long"},
+                     {name: many[name] for name in names if name != "long"})
+            self.assertEqual(calls, [True])
+            same(self, dict(zip(order, pool.map(f.get_tensor, order))), many)
+            self.assertTrue(not all(calls))
+            value = f.get_tensor(order[0])
+            value += 1  # Each read returns memory of its own.
+            same(self, {"again": f.get_tensor(order[0])}, {"again": many[order[0]]})
+            open_files = len(os.listdir("/proc/self/fd"))
+            part = f.get_slice("t001")
+            f.close()
+            self.assertTrue(numpy.array_equal(part[:], many["t001"]))
+            del part
+            self.assertLess(len(os.listdir("/proc/self/fd")), open_files)
+
+    def test_shown(self):
+        """The texts that an interactive session shows name the file and the tensor."""
+        with penstock.Model(FILE) as model, penstock.safe_open(FILE, "np") as f:
+            self.assertEqual(repr(model), f"penstock.Model({FILE!r}, {len(ARRAYS)} tensors)")
+            self.assertEqual(repr(f), f"penstock.safe_open({model!r}, 'numpy', 'cpu')")
+            self.assertEqual(repr(f.get_slice("box")), "penstock.Slice('box', I32, (6, 5, 4))")
+        self.assertEqual(repr(model), f"penstock.Model({FILE!r}, closed)")
+        self.assertEqual(repr(f), "penstock.safe_open(closed, 'numpy', 'cpu')")
+        with self.assertRaises(ValueError):
+            model.load()
+
+    def test_short_of_changed_file(self):
+        file = os.path.join(TMP, "changed.safetensors")
+        safetensors.numpy.save_file(ARRAYS, file)
+        with penstock.safe_open(file, framework="np") as f:
+            for _ in range(2):
+                f.get_tensor("row")
+            os.utime(file, ns=(1, 1))
+            with self.assertRaises(penstock.PenstockError) as caught:
+                f.get_tensor("row")
+        self.assertEqual((caught.exception.errno, caught.exception.path), (errno.ESTALE, file))
 
     def test_no_metadata(self):
         file = os.path.join(TMP, "bare.safetensors")

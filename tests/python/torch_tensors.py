@@ -34,6 +34,22 @@ def raw(t):
     return bytes(t.contiguous().flatten().view(torch.uint8).numpy())
 
 
+class Rows(torch.utils.data.Dataset):
+    """A dataset of the tensors of an open file."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(TENSORS)
+
+    def __getitem__(self, i):
+        name = sorted(TENSORS)[i]
+        if isinstance(self.source, penstock.safe_open):
+            return name, self.source.get_tensor(name)
+        return name, self.source.load(first=self.source.info(name).index, count=1)[0][name]
+
+
 class Torch(unittest.TestCase):
     def same(self, got, want):
         self.assertEqual(set(got), set(want))
@@ -82,6 +98,39 @@ class Torch(unittest.TestCase):
             self.same({name: f.get_tensor(name) for name in f.keys()}, TENSORS)
             self.assertTrue(torch.equal(f.get_slice("bf16")[2:5, 1:4],
                                         TENSORS["bf16"][2:5, 1:4]))
+
+    def test_workers(self):
+        """A dataset that holds an open file works in the processes of a DataLoader, with each start
+        method. The tensors that the processes return are right."""
+        for method in ("spawn", "fork"):
+            for source in (penstock.safe_open(FILE), penstock.Model(FILE)):
+                loader = torch.utils.data.DataLoader(
+                    Rows(source), batch_size=None, num_workers=2, timeout=120,
+                    multiprocessing_context=method)
+                self.same(dict(loader), TENSORS)
+
+    def test_auto(self):
+        """With device "auto", a torch without CUDA gets tensors in host memory, although the
+        library has a GPU. Other frameworks get the GPU."""
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+        with penstock.safe_open(FILE, device="auto") as f, f.prefetch(device="auto") as loader:
+            for got in (penstock.load_file(FILE, "auto"), dict(penstock.iterate(FILE, "auto")),
+                        {"i64": f.get_tensor("i64")}, dict(loader)):
+                self.assertEqual({value.device.type for value in got.values()}, {kind})
+        tensors = penstock.load_file(FILE, "auto", framework="dlpack")
+        self.assertEqual({value.device for value in tensors.values()}, {"cuda:0"})
+
+    def test_short(self):
+        """Short tensors are ordinary tensors in host memory, even if torch creates its own tensors
+        on another device."""
+        with penstock.safe_open(FILE) as f, torch.device("meta"):
+            self.same({name: f.get_tensor(name) for name in reversed(f.offset_keys())}, TENSORS)
+        empty = torch.empty
+        with penstock.safe_open(FILE) as f, mock.patch.object(
+                torch, "empty", lambda shape, **how:
+                empty(shape, **{**how, "device": "meta" if shape else how["device"]})):
+            self.same({name: f.get_tensor(name) for name in ("i64", "bf16", "bool")},
+                      {name: TENSORS[name] for name in ("i64", "bf16", "bool")})
 
     def test_prefetch(self):
         with penstock.safe_open(FILE, framework="pt") as f:

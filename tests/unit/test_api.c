@@ -7,6 +7,7 @@
 #include "api.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -445,6 +446,38 @@ static void unknown_flags(void **state)
 	close(fd);
 }
 
+/* A file URL names a file of this host only: its host is empty or localhost. */
+static void file_urls(void **state)
+{
+	static const char *const refused[] = {"file://host",	  "file://host/x",
+					      "file://localhost", "file://localhost.d/x",
+					      "file://./x",	  "file://"};
+	struct penstock_storage *st = (void *)&st;
+	char url[PATH_MAX + 32];
+	char *absolute = realpath(file_name, NULL);
+
+	(void)state;
+	assert_non_null(absolute);
+	for (unsigned i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		assert_int_equal(penstock_open(refused[i], NULL, &st), -EINVAL);
+		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_BAD_ARGUMENT);
+		assert_non_null(strstr(penstock_errmsg(), "cannot name another host"));
+		assert_non_null(strstr(penstock_errmsg(), refused[i]));
+		assert_ptr_equal(st, &st);
+	}
+	for (unsigned i = 0; i < 3; i++) {
+		snprintf(url, sizeof(url), "file://%s%s",
+			 i == 0	  ? ""
+			 : i == 1 ? "localhost"
+				  : "LocalHost",
+			 absolute);
+		assert_int_equal(penstock_open(url, NULL, &st), 0);
+		assert_int_equal(penstock_storage_length(st), LEN);
+		penstock_close(st);
+	}
+	free(absolute);
+}
+
 /* ---- memory ---- */
 
 static void copies_between_host_buffers(void **state)
@@ -624,6 +657,7 @@ int main(void)
 		cmocka_unit_test(refusals_quote_the_reason),
 		cmocka_unit_test(harvest_without_capacity),
 		cmocka_unit_test(unknown_flags),
+		cmocka_unit_test(file_urls),
 		cmocka_unit_test(copies_between_host_buffers),
 		cmocka_unit_test(registrations),
 		cmocka_unit_test(descriptors),
