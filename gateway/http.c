@@ -330,8 +330,18 @@ static void stream_resume(void *connection)
 	MHD_resume_connection(connection);
 }
 
+/* Returns whether `len` more bytes complete the request's body. */
+static bool body_completes(const struct gw_http_request *req, size_t len)
+{
+	const char *length = gw_http_header(req, "content-length");
+
+	return length && !gw_http_header(req, "transfer-encoding") &&
+	       strtoull(length, NULL, 10) == req->body_len + len;
+}
+
 /* Copies a piece of a request's body into the ring buffer of its stream, as far as the ring has
- * room. `len` receives the number of bytes that did not fit. */
+ * room. `len` receives the number of bytes that did not fit. If there are such bytes, suspends the
+ * connection. */
 static void stream_take(struct gw_http *http, struct gw_http_request *req, const char *data,
 			size_t *len)
 {
@@ -357,6 +367,35 @@ static void stream_take(struct gw_http *http, struct gw_http_request *req, const
 	}
 	req->body_len += *len;
 	*len = 0;
+}
+
+/* Takes the end of a request's body out of libmicrohttpd's memory, if it does not fit into the ring
+ * of the stream. If the client has closed its half of the connection, libmicrohttpd would drop the
+ * bytes in its memory (version 0.9.75): it reads from a resumed connection before it passes these
+ * bytes on. Returns false if the bytes must stay there. */
+static bool spill_take(struct gw_http_request *req, const char *data, size_t len)
+{
+	if (!body_completes(req, len) || gw_stream_room_now(req->stream) >= len)
+		return false;
+	req->spill.bytes = malloc(len);
+	if (!req->spill.bytes)
+		return false;
+	memcpy(req->spill.bytes, data, len);
+	req->spill.len = len;
+	return true;
+}
+
+/* Copies the bytes of spill_take into the ring. Returns false if it has suspended the connection
+ * because not all of them fit. */
+static bool spill_put(struct gw_http *http, struct gw_http_request *req)
+{
+	size_t left = req->spill.len - req->spill.at;
+
+	if (!left)
+		return true;
+	stream_take(http, req, req->spill.bytes + req->spill.at, &left);
+	req->spill.at = req->spill.len - left;
+	return !left;
 }
 
 /* Sends the upstream's reply to the client if it has arrived in the stream. */
@@ -439,6 +478,18 @@ static bool request_defer(struct gw_http *http, struct MHD_Connection *connectio
 	return true;
 }
 
+/* Returns whether the connection may be suspended between the end of the request and the reply.
+ * libmicrohttpd (version 0.9.75) reads from a resumed connection if it waited for bytes of the
+ * client when it was suspended. If the client has closed its half of the connection, libmicrohttpd
+ * then closes the connection without a reply. So for such a request, request_go_on first returns
+ * without a reply. libmicrohttpd then waits for the reply instead, and at once calls request_go_on
+ * again. */
+static bool is_suspendable(const struct gw_http *http, struct gw_http_request *req)
+{
+	return req->state == STATE_BODY &&
+	       (req->stream || (http->pool && http->calls->is_long(http->owner, req)));
+}
+
 /* Called by libmicrohttpd for the head of a request, for each piece of its body, and at its end. */
 static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connection, const char *url,
 				     const char *method, const char *version, const char *data,
@@ -454,7 +505,10 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 	if (req->state == STATE_NEW)
 		return request_head(http, connection, req, method);
 	if (*len && req->stream) {
-		stream_take(http, req, data, len);
+		if (spill_take(req, data, *len))
+			*len = 0;
+		else
+			stream_take(http, req, data, len);
 		return MHD_YES;
 	}
 	if (*len) {
@@ -464,6 +518,12 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		*len = 0;
 		return MHD_YES;
 	}
+	if (!req->settled && is_suspendable(http, req)) {
+		req->settled = true;
+		return MHD_YES;
+	}
+	if (!spill_put(http, req))
+		return MHD_YES;
 	gw_watch_phase(req->watched, GW_PHASE_WORK);
 	if (req->state == STATE_BODY) {
 		req->state = STATE_DONE;
@@ -496,6 +556,7 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 		close(req->reply.fd);
 	free(req->reply.headers.at);
 	free(req->reply.body.at);
+	free(req->spill.bytes);
 	free(req->header_names);
 	free(req->target);
 	free(req);

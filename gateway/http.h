@@ -66,6 +66,15 @@ struct gw_http_request {
 	bool too_long, completed;
 	/* the connection waits for room in the stream, or for bytes of the reply in it */
 	bool waits;
+	/* The whole request has arrived, and libmicrohttpd does not read from the connection before
+	 * the reply. */
+	bool settled;
+	/* the end of a request's body that has not fitted into the stream's ring; `at` is the first
+	 * byte that is not in the ring */
+	struct {
+		char *bytes;
+		size_t at, len;
+	} spill;
 	/* number of bytes of the stream that were sent as the reply's body */
 	uint64_t sent_len;
 	uint64_t discarded;
