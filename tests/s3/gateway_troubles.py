@@ -142,10 +142,10 @@ def case_half_closed_put_with_tls():
 def case_no_descriptors():
     """If clients open too many connections, the gateway closes further ones at once. It keeps
     descriptors for files and for the metrics, and does not use up a CPU."""
-    gateway, client = opened(flags=["--timeout", "600"])
+    gateway, client = opened(before=["sh", "-c", "ulimit -n 140; exec \"$@\"", "sh"],
+                             flags=["--timeout", "600", "--threads", "4"])
     with gateway:
         client.put_object(Bucket="data-1", Key="k", Body=b"body")
-        limit_descriptors(gateway, 32)
         held, refused = [], 0
         while not refused and len(held) < 100:
             held.append(gateway.connect(timeout=20))
@@ -168,7 +168,24 @@ def case_no_descriptors():
         for connection in held:
             connection.close()
         until(lambda: failure_or_closed(gateway) is None, "the gateway serves again")
+
+
+def case_limit_of_descriptors_falls():
+    """If the limit of open files falls while the gateway runs, the gateway closes new connections
+    at once, and does not use up a CPU."""
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"body")
+        limit_descriptors(gateway, 8)
+        before = cpu_s(gateway)
+        for _ in range(50):
+            same(failure_or_closed(gateway) is None, False, "a new connection")
+        same(gateway.metric("penstock_refused_connections_total"), 50, "refusals in the metrics")
+        same(gateway.get("/healthz"), (200, "ok\n"), "/healthz meanwhile")
+        same(cpu_s(gateway) - before < 0.5, True, f"CPU time {cpu_s(gateway) - before} s")
+        same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"body", "a GET")
         limit_descriptors(gateway, None)
+        same(failure_or_closed(gateway), None, "a new connection later")
 
 
 def failure_or_closed(gateway):
