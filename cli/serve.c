@@ -270,7 +270,7 @@ const struct command cmd_serve = {
 		"  --region NAME          region that signatures must name (us-east-1), or any\n"
 		"  --domain NAME          accept hosts BUCKET.NAME, too\n"
 		"  --cert FILE            certificates for TLS; read again on SIGHUP\n"
-		"  --key FILE             the certificate's key, readable by its owner only\n"
+		"  --key FILE             the certificate's key, which others may not read\n"
 		"  --access-log FILE      write a line of JSON for each request; -: stdout\n"
 		"  --rdma LIST            transports of S3 over RDMA: shm1, rc1, tcp1, ofi1,\n"
 		"                         hipobj-rc-v2, DC_V1 (default: the first three), or none\n"

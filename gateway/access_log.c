@@ -47,16 +47,17 @@ struct gw_access_log *gw_access_log_open(const char *path, char *why, size_t why
 	return log;
 }
 
-void gw_access_log_reopen(struct gw_access_log *log)
+int gw_access_log_reopen(struct gw_access_log *log)
 {
-	int fd = log ? log_file_open(log->path) : -1;
+	int fd = log_file_open(log->path);
 
 	if (fd < 0)
-		return; /* the log file cannot be opened again, so keep writing to the old one */
+		return -errno;
 	pthread_rwlock_wrlock(&log->lock);
 	close(log->fd);
 	log->fd = fd;
 	pthread_rwlock_unlock(&log->lock);
+	return 0;
 }
 
 static void put_member(struct pst_text *out, const char *name, const char *value)

@@ -16,8 +16,9 @@ struct gw_access_log;
 
 /* Opens a log; "-" is standard output. On an error, returns NULL and writes a message to `why`. */
 struct gw_access_log *gw_access_log_open(const char *path, char *why, size_t why_len);
-/* Opens the log file again by its name, after another program such as logrotate has renamed it. */
-void gw_access_log_reopen(struct gw_access_log *log);
+/* Opens the log file again by its name, after another program such as logrotate has renamed it.
+ * Returns 0, or -errno if the file cannot be opened; the log then stays in the old file. */
+int gw_access_log_reopen(struct gw_access_log *log);
 /* Writes the line of one request. If `log` is NULL, does nothing. */
 void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, const char *op,
 		       uint64_t duration_ns, bool complete);

@@ -173,11 +173,10 @@ const struct gw_http_calls gw_front_calls = {
 
 static void metrics_reply(struct gw_front *front, struct gw_http_request *http)
 {
-	struct gw_http *server = atomic_load(&front->http);
-
-	gw_metrics_write(&front->server.metrics, gw_op_count(), gw_op_name,
-			 server ? gw_http_connections(server) : 0,
-			 server ? gw_http_requests(server) : 0, &http->reply.body);
+	gw_metrics_write(&front->server.metrics, gw_op_count(), gw_op_name, &http->reply.body);
+	gw_metrics_write_connections(atomic_load(&front->http.connections),
+				     atomic_load(&front->http.refused),
+				     atomic_load(&front->http.requests), &http->reply.body);
 	if (front->server.upstream)
 		gw_metrics_write_upstream(&front->server.metrics, &http->reply.body);
 	gw_reply_header(&http->reply, "Content-Type", "text/plain; version=0.0.4");

@@ -15,8 +15,8 @@
 /* State that the S3 server and the server for metrics and health share. */
 struct gw_front {
 	struct gw_server server;
-	/* the S3 server, whose connections and requests the metrics report */
-	struct gw_http *_Atomic http;
+	/* the S3 servers, whose connections and requests the metrics report */
+	struct gw_http_shared http;
 	atomic_bool draining;
 };
 

@@ -43,9 +43,8 @@ struct gw_http {
 	void *owner;
 	struct gw_watch *watch;
 	struct gw_pool *pool; /* NULL if there are no workers */
-	atomic_uint connections, requests;
-	unsigned connections_max, spare_fds;
-	atomic_ullong *refused;
+	atomic_uint connections;
+	struct gw_http_shared *shared;
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
 	atomic_bool starting;
@@ -120,7 +119,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 								     : sizeof(struct sockaddr_in),
 			    req->remote, sizeof(req->remote), NULL, 0, NI_NUMERICHOST);
 	gw_watch_phase(req->watched, GW_PHASE_HEAD);
-	atomic_fetch_add(&http->requests, 1);
+	atomic_fetch_add(&http->shared->requests, 1);
 	return req;
 }
 
@@ -330,8 +329,18 @@ static void stream_resume(void *connection)
 	MHD_resume_connection(connection);
 }
 
+/* Returns whether `len` more bytes complete the request's body. */
+static bool body_completes(const struct gw_http_request *req, size_t len)
+{
+	const char *length = gw_http_header(req, "content-length");
+
+	return length && !gw_http_header(req, "transfer-encoding") &&
+	       strtoull(length, NULL, 10) == req->body_len + len;
+}
+
 /* Copies a piece of a request's body into the ring buffer of its stream, as far as the ring has
- * room. `len` receives the number of bytes that did not fit. */
+ * room. `len` receives the number of bytes that did not fit. If there are such bytes, suspends the
+ * connection. */
 static void stream_take(struct gw_http *http, struct gw_http_request *req, const char *data,
 			size_t *len)
 {
@@ -357,6 +366,35 @@ static void stream_take(struct gw_http *http, struct gw_http_request *req, const
 	}
 	req->body_len += *len;
 	*len = 0;
+}
+
+/* Takes the end of a request's body out of libmicrohttpd's memory, if it does not fit into the ring
+ * of the stream. If the client has closed its half of the connection, libmicrohttpd would drop the
+ * bytes in its memory (version 0.9.75): it reads from a resumed connection before it passes these
+ * bytes on. Returns false if the bytes must stay there. */
+static bool spill_take(struct gw_http_request *req, const char *data, size_t len)
+{
+	if (!body_completes(req, len) || gw_stream_room_now(req->stream) >= len)
+		return false;
+	req->spill.bytes = malloc(len);
+	if (!req->spill.bytes)
+		return false;
+	memcpy(req->spill.bytes, data, len);
+	req->spill.len = len;
+	return true;
+}
+
+/* Copies the bytes of spill_take into the ring. Returns false if it has suspended the connection
+ * because not all of them fit. */
+static bool spill_put(struct gw_http *http, struct gw_http_request *req)
+{
+	size_t left = req->spill.len - req->spill.at;
+
+	if (!left)
+		return true;
+	stream_take(http, req, req->spill.bytes + req->spill.at, &left);
+	req->spill.at = req->spill.len - left;
+	return !left;
 }
 
 /* Sends the upstream's reply to the client if it has arrived in the stream. */
@@ -439,6 +477,18 @@ static bool request_defer(struct gw_http *http, struct MHD_Connection *connectio
 	return true;
 }
 
+/* Returns whether the connection may be suspended between the end of the request and the reply.
+ * libmicrohttpd (version 0.9.75) reads from a resumed connection if it waited for bytes of the
+ * client when it was suspended. If the client has closed its half of the connection, libmicrohttpd
+ * then closes the connection without a reply. So for such a request, request_go_on first returns
+ * without a reply. libmicrohttpd then waits for the reply instead, and at once calls request_go_on
+ * again. */
+static bool is_suspendable(const struct gw_http *http, struct gw_http_request *req)
+{
+	return req->state == STATE_BODY &&
+	       (req->stream || (http->pool && http->calls->is_long(http->owner, req)));
+}
+
 /* Called by libmicrohttpd for the head of a request, for each piece of its body, and at its end. */
 static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connection, const char *url,
 				     const char *method, const char *version, const char *data,
@@ -454,7 +504,10 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 	if (req->state == STATE_NEW)
 		return request_head(http, connection, req, method);
 	if (*len && req->stream) {
-		stream_take(http, req, data, len);
+		if (spill_take(req, data, *len))
+			*len = 0;
+		else
+			stream_take(http, req, data, len);
 		return MHD_YES;
 	}
 	if (*len) {
@@ -464,6 +517,12 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 		*len = 0;
 		return MHD_YES;
 	}
+	if (!req->settled && is_suspendable(http, req)) {
+		req->settled = true;
+		return MHD_YES;
+	}
+	if (!spill_put(http, req))
+		return MHD_YES;
 	gw_watch_phase(req->watched, GW_PHASE_WORK);
 	if (req->state == STATE_BODY) {
 		req->state = STATE_DONE;
@@ -496,46 +555,41 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **us
 		close(req->reply.fd);
 	free(req->reply.headers.at);
 	free(req->reply.body.at);
+	free(req->spill.bytes);
 	free(req->header_names);
 	free(req->target);
 	free(req);
 	*user = NULL;
-	atomic_fetch_sub(&http->requests, 1);
+	atomic_fetch_sub(&http->shared->requests, 1);
 }
 
-/* Returns whether connections may use no more descriptors. If accept fails because all descriptors
- * are in use, libmicrohttpd calls it again at once, so that each thread uses a whole CPU (version
- * 0.9.75). Thus connections leave some descriptors to files and other sockets. */
-static bool descriptors_are_short(const struct gw_http *http)
+unsigned gw_http_connections_allowed(const struct gw_http_shared *shared)
 {
+	unsigned own = atomic_load(&shared->own_files);
 	struct rlimit limit;
-	rlim_t spare;
-	int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	rlim_t allowed;
 
-	if (lowest < 0)
-		return true;
-	close(lowest);
-	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		return false;
-	spare = limit.rlim_cur / 8 < http->spare_fds ? limit.rlim_cur / 8 : http->spare_fds;
-	/* The kernel chooses the lowest free number, so all lower numbers are in use. */
-	return (rlim_t)lowest + spare >= limit.rlim_cur;
+	if (!shared->connection_files || getrlimit(RLIMIT_NOFILE, &limit) ||
+	    limit.rlim_cur == RLIM_INFINITY)
+		return shared->connections_max;
+	allowed = limit.rlim_cur > own ? (limit.rlim_cur - own) / shared->connection_files : 0;
+	return allowed < shared->connections_max ? (unsigned)allowed : shared->connections_max;
 }
 
-/* Called by libmicrohttpd before it takes over a connection. Refuses it if all threads of this
- * server together have too many connections, or if descriptors are short. libmicrohttpd's own limit
- * cannot be used: it counts for each thread, and a thread at its limit no longer answers some of
- * its connections (version 0.9.75). */
+/* Called by libmicrohttpd before it takes over a connection. Refuses it if there are too many. So
+ * the connections always leave descriptors for files, and for a further call of accept: if accept
+ * fails because all descriptors are in use, libmicrohttpd calls it again at once, so that each
+ * thread uses a whole CPU (version 0.9.75). libmicrohttpd's own limit cannot be used: it counts for
+ * each thread, and a thread at its limit no longer answers some of its connections. */
 static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
 {
 	struct gw_http *http = cls;
 
 	(void)address;
 	(void)len;
-	if (atomic_load(&http->connections) < http->connections_max && !descriptors_are_short(http))
+	if (atomic_load(&http->shared->connections) < gw_http_connections_allowed(http->shared))
 		return MHD_YES;
-	if (http->refused)
-		atomic_fetch_add(http->refused, 1);
+	atomic_fetch_add(&http->shared->refused, 1);
 	return MHD_NO;
 }
 
@@ -550,10 +604,12 @@ static void connection_change(void *cls, struct MHD_Connection *connection, void
 
 		*context = info ? gw_watch_add(http->watch, info->connect_fd) : NULL;
 		atomic_fetch_add(&http->connections, 1);
+		atomic_fetch_add(&http->shared->connections, 1);
 	} else {
 		gw_watch_remove(http->watch, *context);
 		*context = NULL;
 		atomic_fetch_sub(&http->connections, 1);
+		atomic_fetch_sub(&http->shared->connections, 1);
 	}
 }
 
@@ -650,7 +706,7 @@ static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_htt
 		flags, 0, connection_accept, http, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER,
 		message_take, http, MHD_OPTION_LISTEN_SOCKET, http->fd, MHD_OPTION_THREAD_POOL_SIZE,
 		o->threads, MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
-		MHD_OPTION_CONNECTION_LIMIT, o->connections_max * o->threads,
+		MHD_OPTION_CONNECTION_LIMIT, o->shared->connections_max * o->threads,
 		MHD_OPTION_PER_IP_CONNECTION_LIMIT, o->connections_per_address_max,
 		MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 		(size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
@@ -683,9 +739,7 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 	}
 	http->calls = o->calls;
 	http->owner = o->owner;
-	http->connections_max = o->connections_max;
-	http->spare_fds = o->spare_fds;
-	http->refused = o->refused;
+	http->shared = o->shared;
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
 	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
 	http->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 0);
@@ -721,11 +775,6 @@ void gw_http_quiesce(struct gw_http *http)
 unsigned gw_http_connections(const struct gw_http *http)
 {
 	return atomic_load(&http->connections);
-}
-
-unsigned gw_http_requests(const struct gw_http *http)
-{
-	return atomic_load(&http->requests);
 }
 
 void gw_http_stop(struct gw_http *http)

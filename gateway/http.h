@@ -66,6 +66,15 @@ struct gw_http_request {
 	bool too_long, completed;
 	/* the connection waits for room in the stream, or for bytes of the reply in it */
 	bool waits;
+	/* The whole request has arrived, and libmicrohttpd does not read from the connection before
+	 * the reply. */
+	bool settled;
+	/* the end of a request's body that has not fitted into the stream's ring; `at` is the first
+	 * byte that is not in the ring */
+	struct {
+		char *bytes;
+		size_t at, len;
+	} spill;
 	/* number of bytes of the stream that were sent as the reply's body */
 	uint64_t sent_len;
 	uint64_t discarded;
@@ -96,14 +105,25 @@ struct gw_http_calls {
 	void (*done)(void *owner, struct gw_http_request *req, bool complete);
 };
 
+/* State of all servers with one listening socket. After a reload of the certificate, the servers
+ * with older certificates keep their connections. The caller owns it, and frees it after the
+ * servers. */
+struct gw_http_shared {
+	atomic_uint connections, requests;
+	unsigned connections_max;
+	/* Number of descriptors that connections leave to other uses, and number of descriptors
+	 * that each connection needs: its own, and those of files. If `connection_files` is 0, the
+	 * limit of open files does not limit the connections. */
+	atomic_uint own_files;
+	unsigned connection_files;
+	atomic_ullong refused; /* connections that were closed at once because of a limit */
+};
+
 struct gw_http_options {
 	int fd;		  /* socket that listens; the caller owns it */
 	unsigned workers; /* threads for operations that may take long; 0 for none */
-	unsigned threads, connections_max, connections_per_address_max;
-	/* number of descriptors that the connections leave to other uses, such as files */
-	unsigned spare_fds;
-	/* counts the connections that were closed at once because of a limit; NULL: not counted */
-	atomic_ullong *refused;
+	unsigned threads, connections_per_address_max;
+	struct gw_http_shared *shared;
 	unsigned timeout_s;	/* time without a byte after which a connection ends */
 	unsigned rate_min;	/* minimum rate of a transfer in bytes a second */
 	const char *cert, *key; /* texts in PEM form; NULL without TLS */
@@ -121,10 +141,11 @@ int gw_http_listen(const char *address, char *why, size_t why_len);
 struct gw_http *gw_http_start(const struct gw_http_options *options, char *why, size_t why_len);
 /* Accepts no more connections, and closes each connection after its next reply. */
 void gw_http_quiesce(struct gw_http *http);
-/* Returns the number of open connections. */
+/* Returns the number of open connections of this server. */
 unsigned gw_http_connections(const struct gw_http *http);
-/* Returns the number of requests without a complete reply. */
-unsigned gw_http_requests(const struct gw_http *http);
+/* Returns how many connections the servers may have: `connections_max`, or as many as the limit of
+ * open files allows. */
+unsigned gw_http_connections_allowed(const struct gw_http_shared *shared);
 /* Ends all connections and frees the server. NULL is allowed. */
 void gw_http_stop(struct gw_http *http);
 

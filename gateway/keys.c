@@ -3,16 +3,15 @@
 #include "keys.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fnmatch.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "s3/ini.h"
+#include "secret.h"
 
 #define FILE_MAX (1u << 20)
 #define KEYS_MAX 4096
@@ -128,30 +127,6 @@ static int entries_check(struct gw_keys *keys)
 	return -EINVAL;
 }
 
-/* Opens the file of access keys if its owner and its mode are safe. */
-static int file_open(const char *path, char *why, size_t why_len)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct stat st;
-
-	if (fd < 0 || fstat(fd, &st)) {
-		snprintf(why, why_len, "cannot read the keys in %s: %s", path, strerror(errno));
-	} else if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX) {
-		snprintf(why, why_len, "%s is no file of access keys", path);
-	} else if (st.st_mode & 077) {
-		snprintf(why, why_len,
-			 "other users may read the keys in %s (mode %03o): chmod 600 %s", path,
-			 (unsigned)(st.st_mode & 0777), path);
-	} else if (st.st_uid != geteuid() && st.st_uid != 0) {
-		snprintf(why, why_len, "%s belongs to another user: chown it to this user", path);
-	} else {
-		return fd;
-	}
-	if (fd >= 0)
-		close(fd);
-	return -1;
-}
-
 struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len)
 {
 	struct gw_keys *keys = calloc(1, sizeof(*keys));
@@ -160,7 +135,7 @@ struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len)
 	int fd, ret = -1;
 
 	snprintf(why, why_len, "out of memory");
-	fd = keys && bytes ? file_open(path, why, why_len) : -1;
+	fd = keys && bytes ? gw_secret_open(path, "access keys", why, why_len) : -1;
 	if (fd >= 0) {
 		atomic_init(&keys->holders, 1);
 		keys->path = path;
@@ -170,9 +145,13 @@ struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len)
 			len += n;
 		bytes[len] = '\0';
 		close(fd);
-		ret = n < 0 ? -EIO
-			    : pst_ini_read(bytes, path, section_begin, setting_put, keys, why,
-					   why_len);
+		if (len == FILE_MAX)
+			snprintf(why, why_len, "%s is no file of access keys: it is too long",
+				 path);
+		else
+			ret = n < 0 ? -EIO
+				    : pst_ini_read(bytes, path, section_begin, setting_put, keys,
+						   why, why_len);
 		if (!ret)
 			ret = entries_check(keys);
 		else if (ret == -EIO || ret == -ENOMEM)

@@ -33,9 +33,9 @@ struct gw_key {
 	struct pst_sigv4_day *day, *upstream_day;
 };
 
-/* Reads a file of access keys. It must belong to this user or to root, and no other user may read
- * or write it. If the file is refused or malformed, returns NULL and writes a message to `why`. The
- * caller gets one reference to the result. */
+/* Reads a file of access keys, which must be private (gw_secret_open). If the file is refused or
+ * malformed, returns NULL and writes a message to `why`. The caller gets one reference to the
+ * result. */
 struct gw_keys *gw_keys_read(const char *path, char *why, size_t why_len);
 /* Adds a reference to the keys, or drops one. The last drop overwrites and frees them. NULL is
  * allowed. */

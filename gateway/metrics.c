@@ -2,6 +2,8 @@
 /* Implements the counters of a gateway, see metrics.h. */
 #include "metrics.h"
 
+#include <time.h>
+
 static const unsigned bounds_us[GW_LATENCY_BUCKETS] = {
 	500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000, 5000000, 30000000};
 
@@ -18,6 +20,14 @@ void gw_metrics_count(struct gw_metrics *m, unsigned op, unsigned status, uint64
 		i++;
 	atomic_fetch_add(&m->latency[i], 1);
 	atomic_fetch_add(&m->latency_us, us);
+}
+
+void gw_metrics_reload(struct gw_metrics *m, enum gw_reload what, bool ok)
+{
+	if (ok)
+		atomic_store(&m->reload_s[what], (unsigned long long)time(NULL));
+	else
+		atomic_fetch_add(&m->reload_failed[what], 1);
 }
 
 static void put_one(struct pst_text *out, const char *name, const char *type, const char *help,
@@ -52,6 +62,34 @@ static void put_declines(const struct gw_metrics *m, struct pst_text *out)
 				reasons[i], (unsigned long long)atomic_load(&m->rdma_declined[i]));
 }
 
+static void put_reloads(const struct gw_metrics *m, struct pst_text *out)
+{
+	static const char *const names[GW_RELOAD_COUNT] = {
+		[GW_RELOAD_KEYS] = "keys",
+		[GW_RELOAD_CERTIFICATE] = "certificate",
+		[GW_RELOAD_LOG] = "access-log",
+	};
+
+	pst_text_printf(out, "# HELP penstock_reload_failed_total Failed reloads, by file.\n"
+			     "# TYPE penstock_reload_failed_total counter\n");
+	for (unsigned i = 0; i < GW_RELOAD_COUNT; i++)
+		if (atomic_load(&m->reload_s[i]))
+			pst_text_printf(out, "penstock_reload_failed_total{file=\"%s\"} %llu\n",
+					names[i],
+					(unsigned long long)atomic_load(&m->reload_failed[i]));
+	pst_text_printf(out, "# HELP penstock_reload_success_seconds Unix time of the last "
+			     "successful reload or of the start, by file.\n"
+			     "# TYPE penstock_reload_success_seconds gauge\n");
+	for (unsigned i = 0; i < GW_RELOAD_COUNT; i++)
+		if (atomic_load(&m->reload_s[i]))
+			pst_text_printf(out, "penstock_reload_success_seconds{file=\"%s\"} %llu\n",
+					names[i], (unsigned long long)atomic_load(&m->reload_s[i]));
+	if (atomic_load(&m->certificate_expires_s))
+		put_one(out, "certificate_expires_seconds", "gauge",
+			"Unix time at which the certificate expires.",
+			atomic_load(&m->certificate_expires_s));
+}
+
 static void put_latency(const struct gw_metrics *m, struct pst_text *out)
 {
 	unsigned long long sum = 0;
@@ -73,8 +111,7 @@ static void put_latency(const struct gw_metrics *m, struct pst_text *out)
 }
 
 void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
-		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
-		      struct pst_text *out)
+		      const char *(*op_name)(unsigned op), struct pst_text *out)
 {
 	pst_text_printf(out, "# HELP penstock_requests_total Requests by operation and status.\n"
 			     "# TYPE penstock_requests_total counter\n");
@@ -121,16 +158,21 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 		atomic_load(&m->session_refused));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
 		atomic_load(&m->aborted));
-	put_one(out, "refused_connections_total", "counter",
-		"Connections that were closed at once because of a limit.",
-		atomic_load(&m->connections_refused));
 	put_one(out, "refused_heads_total", "counter", "Requests whose head broke a limit.",
 		atomic_load(&m->refused_head));
 	put_one(out, "refused_signatures_total", "counter",
 		"Requests with a wrong or missing signature.", atomic_load(&m->refused_auth));
+	put_latency(m, out);
+	put_reloads(m, out);
+}
+
+void gw_metrics_write_connections(unsigned connections, unsigned long long refused,
+				  unsigned requests, struct pst_text *out)
+{
+	put_one(out, "refused_connections_total", "counter",
+		"Connections that were closed at once because of a limit.", refused);
 	put_one(out, "connections", "gauge", "Open connections.", connections);
 	put_one(out, "requests_in_flight", "gauge", "Requests without a complete reply.", requests);
-	put_latency(m, out);
 }
 
 void gw_metrics_write_upstream(const struct gw_metrics *m, struct pst_text *out)

@@ -7,6 +7,7 @@
 #define GW_METRICS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/text.h"
@@ -31,12 +32,14 @@ enum gw_decline {
 	GW_DECLINE_COUNT
 };
 
+/* What a gateway reads again on SIGHUP. */
+enum gw_reload { GW_RELOAD_KEYS, GW_RELOAD_CERTIFICATE, GW_RELOAD_LOG, GW_RELOAD_COUNT };
+
 /* The counters of one gateway. The owner sets all members to 0 at the start. */
 struct gw_metrics {
 	/* number of requests by operation and by the first digit of the HTTP status */
 	atomic_ullong requests[GW_OPS_MAX][6];
 	atomic_ullong bytes_in, bytes_out; /* bodies of requests and of replies */
-	atomic_ullong connections_refused; /* connections that were closed because of a limit */
 	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */
 	atomic_ullong refused_head;	   /* requests whose head broke a limit */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
@@ -60,7 +63,15 @@ struct gw_metrics {
 	/* requests that were refused because `buffer_bytes` had reached its limit */
 	atomic_ullong buffer_refused;
 	atomic_ullong latency[GW_LATENCY_BUCKETS + 1], latency_us;
+	/* number of failed reloads, and Unix time in seconds of the last successful one or of the
+	 * start; the time is 0 if the gateway has no such file */
+	atomic_ullong reload_failed[GW_RELOAD_COUNT], reload_s[GW_RELOAD_COUNT];
+	/* Unix time in seconds at which the certificate in use expires; 0 without one */
+	atomic_ullong certificate_expires_s;
 };
+
+/* Counts a reload, or the first successful reading at the start. */
+void gw_metrics_reload(struct gw_metrics *metrics, enum gw_reload what, bool ok);
 
 /* Counts a request. `op` is the operation's number. */
 void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, uint64_t in,
@@ -68,8 +79,10 @@ void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, 
 /* Writes all counters except those that gw_metrics_write_upstream writes. `op_name` returns the
  * name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
-		      const char *(*op_name)(unsigned op), unsigned connections, unsigned requests,
-		      struct pst_text *out);
+		      const char *(*op_name)(unsigned op), struct pst_text *out);
+/* The same for the connections of all HTTP servers of the gateway, and for their requests. */
+void gw_metrics_write_connections(unsigned connections, unsigned long long refused,
+				  unsigned requests, struct pst_text *out);
 /* Writes the counters that only a gateway with an upstream needs. */
 void gw_metrics_write_upstream(const struct gw_metrics *metrics, struct pst_text *out);
 

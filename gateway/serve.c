@@ -2,8 +2,8 @@
 /* Starts, reloads and stops a gateway, see serve.h. */
 #include "serve.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,114 +11,76 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "access_log.h"
+#include "certificate.h"
 #include "core/base/clock.h"
 #include "front.h"
 #include "rdma.h"
 #include "upstream.h"
 
-#define PEM_MAX (1u << 20)
 #define METRICS_THREADS 1
-#define METRICS_CONNECTIONS 64
-/* Numbers of descriptors that connections leave to other uses: those of clients, and those of the
- * port for metrics. */
-#define SPARE_FDS 64
-#define METRICS_SPARE_FDS 4
+#define METRICS_CONNECTIONS 16
 /* Maximum number of HTTP servers that were started with an older certificate and still have
  * connections. */
 #define OLD_MAX 8
 
-/* Descriptors for the gateway's folders, logs and metrics; for each thread; and for each
- * connection: the connection, and during an upload the folder of the bucket and the file. */
-#define OWN_FILES 48
+/* Descriptors that connections leave to other uses, besides those that are open at the start:
+ * SPARE_FILES for connections to the port for metrics, and for connections that are about to be
+ * refused; THREAD_FILES for the operation that a thread runs; and those of each HTTP server. */
+#define SPARE_FILES (METRICS_CONNECTIONS + 32)
 #define THREAD_FILES 4
+#define SERVER_FILES 4
+#define SERVER_THREAD_FILES 2
+/* Descriptors of a connection: its own, and during an upload the folder of the bucket and the
+ * file. */
 #define CONNECTION_FILES 3
 
 struct gateway {
 	const struct gw_options *options;
 	struct gw_front front;
 	int fd, metrics_fd;
-	unsigned connections_max;
+	/* number of descriptors that were open before the HTTP server for S3 has started */
+	unsigned files_at_start;
 	struct gw_http *http, *metrics;
+	struct gw_http_shared metrics_shared;
 	struct gw_http *old[OLD_MAX];
 	unsigned old_count;
 	char *why;
 	size_t why_len;
 };
 
-/* ---- certificates ---- */
-
-/* Reads a file in PEM form: certificates, or a key if `secret` is true. Refuses a key that other
- * users can read. */
-static char *pem_read(const char *path, bool secret, char *why, size_t why_len)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	char *text = NULL;
-	struct stat st;
-	ssize_t len = -1;
-
-	if (fd >= 0 && !fstat(fd, &st) && secret && (st.st_mode & 077)) {
-		snprintf(why, why_len, "other users may read the key in %s: chmod 600 %s", path,
-			 path);
-		close(fd);
-		return NULL;
-	}
-	if (fd >= 0 && (text = malloc(PEM_MAX)))
-		len = read(fd, text, PEM_MAX - 1);
-	if (len < 0) {
-		snprintf(why, why_len, "cannot read %s: %s", path, strerror(errno));
-		free(text);
-		text = NULL;
-	} else {
-		text[len] = '\0';
-	}
-	if (fd >= 0)
-		close(fd);
-	return text;
-}
-
-static void pem_free(char *text)
-{
-	if (text)
-		explicit_bzero(text, strlen(text));
-	free(text);
-}
-
 /* Starts the HTTP server for S3 with the current content of the certificate's files. */
 static struct gw_http *http_start(struct gateway *g)
 {
 	const struct gw_options *o = g->options;
+	unsigned connections = g->front.http.connections_max;
 	struct gw_http_options http = {
 		.fd = g->fd,
-		.threads = o->threads < g->connections_max ? o->threads : g->connections_max,
+		.threads = o->threads < connections ? o->threads : connections,
 		.workers = o->threads,
-		.connections_max = g->connections_max,
 		.connections_per_address_max = o->connections_per_address_max,
-		.spare_fds = SPARE_FDS,
-		.refused = &g->front.server.metrics.connections_refused,
+		.shared = &g->front.http,
 		.timeout_s = o->timeout_s,
 		.rate_min = o->rate_min,
 		.calls = &gw_front_calls,
 		.owner = &g->front,
 	};
-	char *cert = NULL, *key = NULL;
-	struct gw_http *started = NULL;
+	struct gw_certificate certificate = {0};
+	struct gw_http *started;
 
-	if (o->cert) {
-		cert = pem_read(o->cert, false, g->why, g->why_len);
-		key = cert ? pem_read(o->key, true, g->why, g->why_len) : NULL;
-	}
-	http.cert = cert;
-	http.key = key;
-	if (!o->cert || key)
-		started = gw_http_start(&http, g->why, g->why_len);
+	if (o->cert && gw_certificate_read(o->cert, o->key, &certificate, g->why, g->why_len))
+		return NULL;
+	http.cert = certificate.chain;
+	http.key = certificate.key;
+	started = gw_http_start(&http, g->why, g->why_len);
 	/* libmicrohttpd has copied both texts, so they can be overwritten and freed. */
-	pem_free(cert);
-	pem_free(key);
+	gw_certificate_free(&certificate);
+	if (started && o->cert)
+		atomic_store(&g->front.server.metrics.certificate_expires_s,
+			     (unsigned long long)certificate.expires_s);
 	return started;
 }
 
@@ -142,38 +104,82 @@ static void notice(const struct gateway *g, const char *text)
 		g->options->notice(text);
 }
 
-/* Raises the limit of open files to the hard limit, and limits the connections to what it allows.
- * Without free descriptors, the gateway could open no file, and no connection for its metrics. */
-static int files_limit(struct gateway *g)
+/* Returns the number of descriptors that the process has open. */
+static unsigned descriptors_open(void)
 {
-	const struct gw_options *o = g->options;
-	struct rlimit limit;
-	uint64_t own = OWN_FILES + (uint64_t)o->threads * THREAD_FILES, allowed;
-	char text[160];
+	DIR *folder = opendir("/proc/self/fd");
+	unsigned count = 0;
 
-	g->connections_max = o->connections_max;
+	while (folder && readdir(folder))
+		count++;
+	if (folder)
+		closedir(folder);
+	return count;
+}
+
+/* Computes how many descriptors the connections must leave to other uses. The number depends on the
+ * number of HTTP servers, which changes on a reload. */
+static void files_reserve(struct gateway *g)
+{
+	unsigned threads = g->options->threads, servers = 1 + g->old_count;
+
+	atomic_store(&g->front.http.own_files,
+		     g->files_at_start + SPARE_FILES + threads * THREAD_FILES +
+			     servers * (threads * SERVER_THREAD_FILES + SERVER_FILES));
+}
+
+/* Returns the limit of open files. */
+static unsigned long long files_max(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) ? 0 : limit.rlim_cur;
+}
+
+/* Raises the limit of open files to the hard limit. */
+static void files_raise(void)
+{
+	struct rlimit limit;
+
 	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return 0;
+		return;
 	limit.rlim_cur = limit.rlim_max;
 	/* if this fails, the old limit remains */
 	(void)setrlimit(RLIMIT_NOFILE, &limit);
-	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == RLIM_INFINITY)
+}
+
+/* Limits the connections to the number for which the limit of open files suffices. Fails if it
+ * suffices for none. */
+static int files_limit(struct gateway *g)
+{
+	g->files_at_start = descriptors_open();
+	g->front.http.connection_files = CONNECTION_FILES;
+	files_reserve(g);
+	if (gw_http_connections_allowed(&g->front.http))
 		return 0;
-	allowed = limit.rlim_cur > own ? (limit.rlim_cur - own) / CONNECTION_FILES : 0;
-	if (!allowed) {
-		snprintf(g->why, g->why_len,
-			 "the limit of %llu open files is too low for %u threads: raise it with "
-			 "ulimit -n, or use fewer --threads",
-			 (unsigned long long)limit.rlim_cur, o->threads);
-		return -EMFILE;
-	}
-	if (allowed < g->connections_max) {
-		g->connections_max = (unsigned)allowed;
-		snprintf(
-			text, sizeof(text),
-			"the limit of %llu open files allows only %u connections, not %u: raise it "
-			"with ulimit -n",
-			(unsigned long long)limit.rlim_cur, g->connections_max, o->connections_max);
+	snprintf(g->why, g->why_len,
+		 "the limit of %llu open files is too low for %u threads: raise it with ulimit -n, "
+		 "or use fewer --threads",
+		 files_max(), g->options->threads);
+	return -EMFILE;
+}
+
+/* Does the same when the gateway has opened all but the HTTP server for S3, and tells the operator
+ * if the connections are limited. */
+static int files_limit_again(struct gateway *g)
+{
+	const struct gw_options *o = g->options;
+	int ret = files_limit(g);
+	unsigned allowed = gw_http_connections_allowed(&g->front.http);
+	char text[160];
+
+	if (ret)
+		return ret;
+	if (allowed < o->connections_max) {
+		snprintf(text, sizeof(text),
+			 "the limit of %llu open files allows only %u connections, not %u: raise "
+			 "it with ulimit -n",
+			 files_max(), allowed, o->connections_max);
 		notice(g, text);
 	}
 	return 0;
@@ -183,8 +189,7 @@ static int metrics_start(struct gateway *g)
 {
 	struct gw_http_options http = {
 		.threads = METRICS_THREADS,
-		.connections_max = METRICS_CONNECTIONS,
-		.spare_fds = METRICS_SPARE_FDS,
+		.shared = &g->metrics_shared,
 		.timeout_s = g->options->timeout_s,
 		.rate_min = g->options->rate_min,
 		.calls = &gw_metrics_calls,
@@ -193,6 +198,7 @@ static int metrics_start(struct gateway *g)
 
 	if (!g->options->metrics)
 		return 0;
+	g->metrics_shared.connections_max = METRICS_CONNECTIONS;
 	g->metrics_fd = gw_http_listen(g->options->metrics, g->why, g->why_len);
 	if (g->metrics_fd < 0)
 		return g->metrics_fd;
@@ -210,7 +216,7 @@ static int objects_open(struct gateway *g)
 		.url = o->upstream,
 		.buffer_memory = o->buffer_memory,
 		.timeout_s = o->timeout_s,
-		.requests_max = g->connections_max,
+		.requests_max = o->connections_max,
 		.metrics = &server->metrics,
 	};
 
@@ -221,6 +227,36 @@ static int objects_open(struct gateway *g)
 	    !gw_upstream_check_keys(server->upstream, server->keys, g->why, g->why_len))
 		return -EINVAL;
 	return 0;
+}
+
+/* Opens the server side of S3 over RDMA, unless it is off. */
+static int rdma_open(struct gateway *g)
+{
+	const struct gw_options *o = g->options;
+	struct gw_server *server = &g->front.server;
+	/* At most half of the worker threads may wait for RDMA, so that the others can run
+	 * other requests. With an upstream, gw_upstream_windows_max sets the limit. */
+	const struct gw_rdma_options rdma = {
+		.transports = o->rdma,
+		.networks = o->rdma_networks,
+		.device = o->device,
+		.moves_max = o->upstream      ? gw_upstream_windows_max(server->upstream)
+			     : o->threads > 1 ? o->threads / 2
+					      : 1,
+		.rate_min = o->rate_min,
+		/* If HTTP is encrypted, RDMA must not send bytes to another host
+		 * unencrypted either. */
+		.encrypt = o->cert != NULL,
+		/* Each file of the store has the bytes of one object. An upstream has no
+		 * files. */
+		.pass_files = !o->upstream,
+		.metrics = &server->metrics,
+	};
+
+	if (o->rdma && !strcmp(o->rdma, "none"))
+		return 0;
+	server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
+	return server->rdma ? 0 : -EIO;
 }
 
 static int gateway_start(struct gateway *g)
@@ -235,6 +271,8 @@ static int gateway_start(struct gateway *g)
 			 "in front of the gateway");
 		return -ENOTSUP;
 	}
+	files_raise();
+	g->front.http.connections_max = o->connections_max;
 	ret = files_limit(g);
 	if (ret)
 		return ret;
@@ -254,39 +292,26 @@ static int gateway_start(struct gateway *g)
 		if (!server->log)
 			return -EIO;
 	}
-	if (!o->rdma || strcmp(o->rdma, "none") != 0) {
-		/* At most half of the worker threads may wait for RDMA, so that the others can run
-		 * other requests. With an upstream, gw_upstream_windows_max sets the limit. */
-		const struct gw_rdma_options rdma = {
-			.transports = o->rdma,
-			.networks = o->rdma_networks,
-			.device = o->device,
-			.moves_max = o->upstream      ? gw_upstream_windows_max(server->upstream)
-				     : o->threads > 1 ? o->threads / 2
-						      : 1,
-			.rate_min = o->rate_min,
-			/* If HTTP is encrypted, RDMA must not send bytes to another host
-			 * unencrypted either. */
-			.encrypt = o->cert != NULL,
-			/* Each file of the store has the bytes of one object. An upstream has no
-			 * files. */
-			.pass_files = !o->upstream,
-			.metrics = &server->metrics,
-		};
-
-		server->rdma = gw_rdma_open(&rdma, g->why, g->why_len);
-		if (!server->rdma)
-			return -EIO;
-	}
+	ret = rdma_open(g);
+	if (ret)
+		return ret;
 	g->fd = gw_http_listen(o->listen, g->why, g->why_len);
 	if (g->fd < 0)
 		return g->fd;
 	ret = metrics_start(g);
+	if (!ret)
+		ret = files_limit_again(g);
 	if (ret)
 		return ret;
 	g->http = http_start(g);
-	atomic_store(&g->front.http, g->http);
-	return g->http ? 0 : -EIO;
+	if (!g->http)
+		return -EIO;
+	gw_metrics_reload(&server->metrics, GW_RELOAD_KEYS, true);
+	if (o->cert)
+		gw_metrics_reload(&server->metrics, GW_RELOAD_CERTIFICATE, true);
+	if (o->access_log)
+		gw_metrics_reload(&server->metrics, GW_RELOAD_LOG, true);
+	return 0;
 }
 
 /* ---- reload ---- */
@@ -300,6 +325,7 @@ static void keys_reload(struct gateway *g)
 		gw_keys_release(keys);
 		keys = NULL;
 	}
+	gw_metrics_reload(&g->front.server.metrics, GW_RELOAD_KEYS, keys != NULL);
 	if (!keys) {
 		notice(g, g->why);
 		notice(g, "the access keys are unchanged");
@@ -324,6 +350,7 @@ static void old_stop(struct gateway *g, bool all)
 		else
 			g->old[kept++] = g->old[i];
 	g->old_count = kept;
+	files_reserve(g);
 }
 
 /* Starts an HTTP server with the new certificate on the same socket. The server with the old
@@ -336,6 +363,7 @@ static void certificate_reload(struct gateway *g)
 		return;
 	old_stop(g, false);
 	http = g->old_count < OLD_MAX ? http_start(g) : NULL;
+	gw_metrics_reload(&g->front.server.metrics, GW_RELOAD_CERTIFICATE, http != NULL);
 	if (!http) {
 		notice(g,
 		       g->old_count < OLD_MAX ? g->why : "too many old connections are still open");
@@ -345,7 +373,23 @@ static void certificate_reload(struct gateway *g)
 	gw_http_quiesce(g->http);
 	g->old[g->old_count++] = g->http;
 	g->http = http;
-	atomic_store(&g->front.http, http);
+	files_reserve(g);
+}
+
+static void log_reload(struct gateway *g)
+{
+	struct gw_access_log *log = g->front.server.log;
+	int ret = log ? gw_access_log_reopen(log) : 0;
+
+	if (!log)
+		return;
+	gw_metrics_reload(&g->front.server.metrics, GW_RELOAD_LOG, !ret);
+	if (!ret)
+		return;
+	snprintf(g->why, g->why_len, "cannot open the access log %s again: %s",
+		 g->options->access_log, strerror(-ret));
+	notice(g, g->why);
+	notice(g, "the access log stays in its old file");
 }
 
 /* Waits for a signal. Meanwhile, stops HTTP servers with an older certificate whose last connection
@@ -366,15 +410,6 @@ static int signal_wait(struct gateway *g, const sigset_t *signals)
 
 /* ---- end ---- */
 
-static unsigned requests_left(const struct gateway *g)
-{
-	unsigned count = gw_http_requests(g->http);
-
-	for (unsigned i = 0; i < g->old_count; i++)
-		count += gw_http_requests(g->old[i]);
-	return count;
-}
-
 /* Waits until the requests in flight have ended, but not longer than the time limit. A second
  * signal ends the wait, too. */
 static void drain(struct gateway *g, const sigset_t *signals)
@@ -387,7 +422,7 @@ static void drain(struct gateway *g, const sigset_t *signals)
 	/* Without this call, the kernel would go on to establish connections, whose clients would
 	 * wait for a reply until the process ends. With it, clients turn to another gateway. */
 	shutdown(g->fd, SHUT_RDWR);
-	while (requests_left(g) && pst_now_ns() < until) {
+	while (atomic_load(&g->front.http.requests) && pst_now_ns() < until) {
 		int signal = sigtimedwait(signals, NULL, &step);
 
 		if (signal == SIGTERM || signal == SIGINT)
@@ -407,7 +442,6 @@ static void gateway_stop(struct gateway *g)
 	 * resume the connections of clients that wait for the upstream. */
 	gw_upstream_stop(server->upstream);
 	old_stop(g, true);
-	atomic_store(&g->front.http, NULL);
 	gw_http_stop(g->metrics);
 	gw_http_stop(g->http);
 	if (g->fd >= 0)
@@ -453,7 +487,7 @@ int gw_serve(const struct gw_options *options, char *why, size_t why_len)
 			if (signal == SIGHUP) {
 				keys_reload(g);
 				certificate_reload(g);
-				gw_access_log_reopen(g->front.server.log);
+				log_reload(g);
 			}
 		}
 		drain(g, &signals);

@@ -99,12 +99,28 @@ void gw_stream_attach(struct gw_stream *s, void *connection, void (*suspend)(voi
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* The caller holds the lock. */
+static size_t room_of(const struct gw_stream *s)
+{
+	return s->discards || s->cancelled ? SIZE_MAX : GW_STREAM_RING - s->len;
+}
+
+size_t gw_stream_room_now(struct gw_stream *s)
+{
+	size_t room;
+
+	pthread_mutex_lock(&s->lock);
+	room = room_of(s);
+	pthread_mutex_unlock(&s->lock);
+	return room;
+}
+
 size_t gw_stream_room(struct gw_stream *s)
 {
 	size_t room;
 
 	pthread_mutex_lock(&s->lock);
-	room = s->discards || s->cancelled ? SIZE_MAX : GW_STREAM_RING - s->len;
+	room = room_of(s);
 	if (!room)
 		park(s);
 	pthread_mutex_unlock(&s->lock);

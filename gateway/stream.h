@@ -90,6 +90,8 @@ void gw_stream_attach(struct gw_stream *stream, void *connection, void (*suspend
 /* Returns how many bytes of the request's body fit into the ring. If this is 0, suspends the
  * connection. */
 size_t gw_stream_room(struct gw_stream *stream);
+/* Returns the same number, and does not suspend the connection. */
+size_t gw_stream_room_now(struct gw_stream *stream);
 /* Appends bytes of the request's body. They must fit. */
 void gw_stream_put(struct gw_stream *stream, const char *bytes, size_t len);
 /* Marks the request's body as complete and checked, so that its last byte may leave the ring. */

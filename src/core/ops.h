@@ -93,6 +93,9 @@ struct pst_storage_facts {
 	 * window. */
 	enum penstock_class windows_class;
 	bool windows_only; /* the caller allows only transfers through windows */
+	/* Why the storage does not check bytes in windows in a device's memory, although it checks
+	 * other bytes; NULL if this is not so. */
+	const char *device_unchecked;
 	/* fills with PST_IO_FAR are possible: the server may pass a file (see there) */
 	bool windows_files;
 	/* Set by the commit of an upload to an object store. parts_far: number of parts that the

@@ -216,6 +216,10 @@ static void device_probe(const struct pst_route *route, struct pst_path_facts *f
 		return;
 	}
 	snprintf(facts->note, sizeof(facts->note), "windows in the memory of %s", dev->name);
+	if (route->op == PENSTOCK_READ && route->st->facts.device_unchecked)
+		snprintf(facts->note, sizeof(facts->note),
+			 "windows in the memory of %s, whose bytes are unchecked: %s", dev->name,
+			 route->st->facts.device_unchecked);
 	facts->device_windows = true;
 	if (route->op == PENSTOCK_READ) {
 		facts->chunk_max = DEVICE_CHUNK;

@@ -202,6 +202,11 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 {
 	struct pst_storage_facts *facts = &st->facts;
 	const char *check = "unchecked, because the server has no checksum of the whole object";
+	bool crc32 = object->sum.kind == PST_HASH_CRC32;
+	const char *kind = crc32				 ? "CRC32"
+			   : object->sum.kind == PST_HASH_CRC32C ? "CRC32C"
+								 : "CRC64NVME";
+	char checked[100];
 
 	facts->length = object->upload ? 0 : object->length;
 	facts->version = object->upload ? 0 : pst_object_etag_hash(object->etag);
@@ -214,14 +219,14 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 		pst_fail_errno(&facts->why_no_write, EROFS, PENSTOCK_WHY_UNSUPPORTED,
 			       "an object cannot be changed in place: open it with "
 			       "PENSTOCK_O_REPLACE");
+	snprintf(checked, sizeof(checked), "checked by %s when all of it is read%s", kind,
+		 crc32 && facts->windows ? ", except in a GPU's windows" : "");
+	if (object->sum.state == PST_OBJECT_SUM_OPEN && crc32)
+		facts->device_unchecked = "a GPU computes no CRC32";
 	if (object->upload)
 		check = "which appears at the commit";
 	else if (object->sum.state == PST_OBJECT_SUM_OPEN)
-		check = object->sum.kind == PST_HASH_CRC64NVME
-				? "checked by CRC64NVME when all of it is read"
-			: object->sum.kind == PST_HASH_CRC32C
-				? "checked by CRC32C when all of it is read"
-				: "checked by CRC32 when all of it is read";
+		check = checked;
 	else if (object->place.url.unchecked)
 		check = "unchecked, as the URL asks";
 	else if (!object->etag[0])

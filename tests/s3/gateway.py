@@ -40,7 +40,8 @@ def refused_keys(text, mode=0o600):
 
 
 def case_key_file_modes():
-    for mode in (0o640, 0o604, 0o660, 0o622):
+    """gateway_life.py tests the modes with which a group may read the file."""
+    for mode in (0o604, 0o660, 0o622, 0o644):
         status, err = refused_keys(KEYS, mode)
         same((status, "chmod 600" in err), (1, True), f"mode {mode:o} ({err})")
 

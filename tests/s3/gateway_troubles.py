@@ -74,29 +74,67 @@ def case_half_closed_get():
 
 
 def case_half_closed_put():
-    """A client that closes its half of the connection after the body gets a success or no reply. If
-    the body is incomplete, the gateway stores nothing."""
+    """A client that closes its half of the connection after the body gets the reply, each of 200
+    times for each length. If the body is incomplete, the gateway stores nothing."""
     gateway, client = opened()
     with gateway:
-        body = random.Random(SEED).randbytes(8 << 20)
+        body = random.Random(SEED).randbytes(1 << 20)
         before = descriptors(gateway)
-        for key, part in (("short", body[:10]), ("long", body)):
-            with raw_put(gateway, client, key, len(part), part, CLOSE) as raw:
-                raw.shutdown(socket.SHUT_WR)
-                # libmicrohttpd may end the connection when it reads the end of the stream before
-                # it has handled the body.
-                same(read_reply(raw)[9:12] in (b"200", b""), True, f"PUT {key}")
-            if key not in keys_of(client):
-                client.put_object(Bucket="data-1", Key=key, Body=part)
-            same(client.get_object(Bucket="data-1", Key=key)["Body"].read() == part, True, key)
+        for length, times in ((10, 200), (60000, 200), (200000, 200), (len(body), 50)):
+            for number in range(times):
+                close = CLOSE if number % 2 else ""
+                with raw_put(gateway, client, "k", length, b"", close) as raw:
+                    raw.sendall(body[:length])
+                    raw.shutdown(socket.SHUT_WR)
+                    same(read_reply(raw)[9:12], b"200", f"PUT {number} of {length} bytes")
+            same(client.get_object(Bucket="data-1", Key="k")["Body"].read() == body[:length], True,
+                 f"the object of {length} bytes")
+        same(gateway.metric("penstock_aborted_total"), 0, "replies that were cut")
         with raw_put(gateway, client, "cut", len(body), body[:-1], CLOSE) as raw:
             raw.shutdown(socket.SHUT_WR)
             same(read_reply(raw)[9:12] in (b"", b"400"), True, "PUT without its last byte")
         eventually(lambda: gateway.metric("penstock_requests_in_flight"), 0, "requests")
         eventually(lambda: descriptors(gateway) <= before + 1, True, "descriptors")
-        same((keys_of(client), gateway.drafts()), (["long", "short"], []), "files")
-        with raw_put(gateway, client, "open", 10, b"1234567890", CLOSE) as raw:
-            same(read_reply(raw)[9:12], b"200", "PUT of a client that stays connected")
+        same((keys_of(client), gateway.drafts()), (["k"], []), "files")
+
+
+def case_half_closed_long_operations():
+    """A client that sends nothing more gets the reply to a request that a worker thread runs."""
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"body")
+        for name, named, wanted in (("copy_object", {"CopySource": "data-1/k"}, b"200"),
+                                    ("list_objects_v2", {}, b"200"),
+                                    ("delete_object", {"Key": "n"}, b"204")):
+            method = {"c": "PUT", "l": "GET", "d": "DELETE"}[name[0]]
+            if name == "copy_object":
+                path, more = presigned(client, name, "n", **named), \
+                    "x-amz-copy-source: data-1/k\r\nContent-Length: 0\r\n"
+            else:
+                path = client.generate_presigned_url(name, Params={"Bucket": "data-1", **named})
+                path, more = "/" + path.split("/", 3)[3], ""
+            for number in range(50):
+                with gateway.connect() as raw:
+                    raw.sendall((f"{method} {path} HTTP/1.1\r\nHost: {host(client)}\r\n{more}"
+                                 f"{CLOSE}\r\n").encode())
+                    raw.shutdown(socket.SHUT_WR)
+                    same(read_reply(raw)[9:12], wanted, f"{name} {number}")
+
+
+def case_half_closed_put_with_tls():
+    with Gateway() as place:
+        pair = make_certificate(place.place)
+        with Gateway(tls=pair) as gateway:
+            client = gateway.client(verify=pair[0])
+            client.create_bucket(Bucket="data-1")
+            context = ssl.create_default_context(cafile=pair[0])
+            for number in range(50):
+                with context.wrap_socket(gateway.connect(), server_hostname="127.0.0.1") as raw:
+                    raw.sendall(put_head(client, "k", 60000, CLOSE) + bytes(60000))
+                    # Python's method shutdown would end TLS in both directions.
+                    with socket.socket(fileno=os.dup(raw.fileno())) as plain:
+                        plain.shutdown(socket.SHUT_WR)
+                    same(raw.recv(12)[9:12], b"200", f"PUT {number}")
 
 
 # --- descriptors ------------------------------------------------------------------
@@ -104,10 +142,10 @@ def case_half_closed_put():
 def case_no_descriptors():
     """If clients open too many connections, the gateway closes further ones at once. It keeps
     descriptors for files and for the metrics, and does not use up a CPU."""
-    gateway, client = opened(flags=["--timeout", "600"])
+    gateway, client = opened(before=["sh", "-c", "ulimit -n 140; exec \"$@\"", "sh"],
+                             flags=["--timeout", "600", "--threads", "4"])
     with gateway:
         client.put_object(Bucket="data-1", Key="k", Body=b"body")
-        limit_descriptors(gateway, 32)
         held, refused = [], 0
         while not refused and len(held) < 100:
             held.append(gateway.connect(timeout=20))
@@ -130,7 +168,24 @@ def case_no_descriptors():
         for connection in held:
             connection.close()
         until(lambda: failure_or_closed(gateway) is None, "the gateway serves again")
+
+
+def case_limit_of_descriptors_falls():
+    """If the limit of open files falls while the gateway runs, the gateway closes new connections
+    at once, and does not use up a CPU."""
+    gateway, client = opened()
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"body")
+        limit_descriptors(gateway, 8)
+        before = cpu_s(gateway)
+        for _ in range(50):
+            same(failure_or_closed(gateway) is None, False, "a new connection")
+        same(gateway.metric("penstock_refused_connections_total"), 50, "refusals in the metrics")
+        same(gateway.get("/healthz"), (200, "ok\n"), "/healthz meanwhile")
+        same(cpu_s(gateway) - before < 0.5, True, f"CPU time {cpu_s(gateway) - before} s")
+        same(client.get_object(Bucket="data-1", Key="k")["Body"].read(), b"body", "a GET")
         limit_descriptors(gateway, None)
+        same(failure_or_closed(gateway), None, "a new connection later")
 
 
 def failure_or_closed(gateway):

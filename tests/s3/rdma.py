@@ -18,9 +18,12 @@ import threading
 import zlib
 
 import botocore.exceptions
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
-from served import (ADDRESS, BUILD, ROOT, Gateway, Skip, failure, make_certificate, run_cases,
-                    same, until)
+from served import (ADDRESS, BUILD, KEY, ROOT, SECRET, Gateway, Skip, failure, make_certificate,
+                    read_reply, run_cases, same, until)
 
 os.environ.setdefault("PENSTOCK_LIBRARY", os.path.join(BUILD, "src", "libpenstock.so.0"))
 os.environ.setdefault("PENSTOCK_LIBCUDA",
@@ -438,6 +441,55 @@ def drain_during_a_drip(s, stalled):
     thread.join()
     drip.join()
     same(len(results), 1, f"an end of the PUT: {results}")
+
+
+def raw_request(s, method, token):
+    """Returns the bytes of a signed request with a token and without a body."""
+    request = AWSRequest(method, f"{s.gateway.url}/data-1/key",
+                         headers={"x-amz-rdma-token": token})
+
+    class Auth(S3SigV4Auth):
+        def payload(self, request):
+            return "UNSIGNED-PAYLOAD"
+
+    Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(request)
+    head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    return (f"{method} /data-1/key HTTP/1.1\r\nHost: {ADDRESS}:{s.gateway.port}\r\n{head}"
+            "Content-Length: 0\r\nConnection: close\r\n\r\n").encode()
+
+
+def case_half_closed_during_a_transfer():
+    """A client may close its half of the HTTP connection while the bytes move by RDMA. The transfer
+    then ends as usual, and the client gets the reply."""
+    data = random.Random(14).randbytes(MIB)
+    for method in ("PUT", "GET"):
+        with Setup() as s, Stalled() as stalled:
+            s.plain.put_object(Bucket="data-1", Key="key", Body=b"old" if method == "PUT" else data)
+            with s.gateway.connect() as raw:
+                raw.sendall(raw_request(s, method, stalled.token))
+                with stalled.accept() as connection:
+                    if method == "GET":
+                        same(connection.recv(MIB, socket.MSG_WAITALL) == data, True, "bytes")
+                    raw.shutdown(socket.SHUT_WR)
+                    sent = data if method == "PUT" else b""
+                    connection.sendall(far.REPLY.pack(0x31504354, 3, 0, 0, 0, 1, len(sent),
+                                                      far.crc32c(sent) if sent else 0) + sent)
+                    reply = read_reply(raw).lower()
+            same((reply[9:12], b"x-amz-rdma-reply: 200\r\n" in reply), (b"200", True), reply)
+            same(read_plain(s.plain, "key") == data, True, "the object")
+    with Setup("shm1") as s:
+        s.memory.write(0, data)
+        for method, access in (("PUT", object_boto3.WRITE), ("GET", object_boto3.READ)):
+            for number in range(50):
+                window = object_boto3.Window(s.memory, access, 0, MIB)
+                with s.gateway.connect() as raw:
+                    raw.sendall(raw_request(s, method, window.headers()["x-amz-rdma-token"]))
+                    raw.shutdown(socket.SHUT_WR)
+                    reply = read_reply(raw).lower()
+                window.release()
+                same((reply[9:12], b"x-amz-rdma-reply: 200\r\n" in reply), (b"200", True),
+                     f"{method} {number}: {reply}")
+        same((s.moved("shm1", "in"), s.moved("shm1", "out")), (50 * MIB, 50 * MIB), "bytes")
 
 
 def case_drain_ends_a_dripping_client():

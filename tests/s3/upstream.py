@@ -9,18 +9,21 @@ the S3 API through an upstream server. Prints TAP; tests/run runs it."""
 
 import base64
 import json
+import os
 import random
+import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 import zlib
 
 from botocore.exceptions import ClientError, HTTPClientError
 
 from served import (KEY, READ_KEY, READ_SECRET, SECRET, SEED, Gateway, encoded_put, eventually,
                     failure, host, make_certificate, presigned, put_head, raw_put, read_reply,
-                    run_cases, same, together, write_private)
+                    run_cases, same, together, until, write_private)
 from server import Server
 
 BACK_KEY, BACK_SECRET = "AKBACK", "secret+of/the+upstream"
@@ -170,6 +173,38 @@ def case_client_goes_away():
             connection.close()
             eventually(lambda: pair.front.metric("penstock_buffer_bytes"), 0, "staging")
         eventually(pair.stored, ([], []), "keys and drafts of the upstream")
+
+
+def case_half_closed():
+    """A client that sends nothing more after its request gets the reply, also if its body does not
+    fit into the staging memory while the upstream takes no bytes."""
+    data = random.Random(SEED).randbytes(2 * BIG)
+    with Pair() as pair:
+        pid = pair.back.process.pid
+        for length in (10, 180000, 200000, 230000, 300000, 2 * BIG):
+            heads = (put_head(pair.client, "k", length) + data[:length],
+                     (f"GET {presigned(pair.client, 'get_object', 'k')} HTTP/1.1\r\n"
+                      f"Host: {host(pair.client)}\r\n\r\n").encode())
+            for number, head in enumerate(heads):
+                os.kill(pid, signal.SIGSTOP)
+                with pair.front.connect() as raw:
+                    sender = threading.Thread(
+                        target=lambda r=raw, h=head: (r.sendall(h), r.shutdown(socket.SHUT_WR)))
+                    sender.start()
+                    if length < BIG:
+                        sender.join()  # the kernel and the gateway hold the whole request
+                    until(lambda: pair.front.metric("penstock_requests_in_flight") == 1,
+                          "the request has arrived")
+                    # The connection and the exchange now wait for the upstream.
+                    time.sleep(0.05)
+                    os.kill(pid, signal.SIGCONT)
+                    sender.join()
+                    reply = read_reply(raw)
+                same((reply[9:12], not number or reply.endswith(data[:length])), (b"200", True),
+                     f"{'GET' if number else 'PUT'} of {length} bytes")
+            got = pair.direct.get_object(Bucket="data-1", Key="k")["Body"].read()
+            same(got == data[:length], True, f"the object of {length} bytes")
+        same(pair.front.metric("penstock_aborted_total"), 0, "replies that were cut")
 
 
 def case_reader_goes_away():
