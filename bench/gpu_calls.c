@@ -252,7 +252,8 @@ static int call_row(struct bench *b, struct calls *c, unsigned which, unsigned s
 		return gpu_bad(calls[which].name, rc);
 	s.seconds = (double)ns * 1e-9;
 	s.p50_us = (double)ns * 1e-3 / (double)s.ops;
-	snprintf(s.note, sizeof(s.note), "%.2f us a call and then %.2f us a call until all are executed", s.p50_us,
+	snprintf(s.note, sizeof(s.note),
+		 "%.2f us a call and then %.2f us a call until all are executed", s.p50_us,
 		 (double)drained * 1e-3 / (double)s.ops);
 	snprintf(name, sizeof(name), "calls %u streams", streams);
 	meter_row(b, name, calls[which].name, rep, &s);
