@@ -14,18 +14,9 @@
 #include "bench.h"
 #include "device/cuda_api.h"
 #include "gpu.h"
+#include "small_plain.h"
 
-#define BLOCK 4096u
 #define DEPTH_MAX 128
-#define SAMPLES (4u << 20)
-
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
 
 static void note_allocations(struct sample *s, struct allocations before)
 {
@@ -35,22 +26,6 @@ static void note_allocations(struct sample *s, struct allocations before)
 	snprintf(s->note + at, sizeof(s->note) - at, "allocations %llu of others %llu",
 		 (unsigned long long)(now.ours - before.ours),
 		 (unsigned long long)(now.others - before.others));
-}
-
-struct latencies {
-	uint32_t *ns;
-	uint64_t count;
-};
-
-static void percentiles(struct latencies *l, struct sample *s)
-{
-	uint64_t n = l->count < SAMPLES ? l->count : SAMPLES;
-
-	if (!n)
-		return;
-	qsort(l->ns, n, sizeof(*l->ns), meter_compare_u32);
-	s->p50_us = l->ns[n / 2] * 1e-3;
-	s->p99_us = l->ns[n - 1 - n / 100] * 1e-3;
 }
 
 /* ---- random reads ---- */
@@ -75,14 +50,14 @@ struct random_run {
 	struct penstock_seg segs[DEPTH_MAX];
 	uint64_t began[DEPTH_MAX];
 	struct penstock_done done[DEPTH_MAX];
-	struct latencies lat;
+	struct small_latencies lat;
 	uint64_t state, blocks;
 	const char *path;
 };
 
 static void request_aim(struct random_run *r, unsigned i)
 {
-	r->segs[i].off = next_random(&r->state) % r->blocks * BLOCK;
+	r->segs[i].off = small_random(&r->state) % r->blocks * SMALL_BLOCK;
 }
 
 /* Submits the requests whose indices are in `which`. The latency of each request starts at this
@@ -116,11 +91,11 @@ static int completions_harvest(struct random_run *r, unsigned *idle, unsigned *i
 	for (int i = 0; i < n; i++) {
 		unsigned which = (unsigned)(uintptr_t)r->done[i].user;
 
-		if (r->done[i].result != BLOCK)
+		if (r->done[i].result != SMALL_BLOCK)
 			return -EIO;
 		if (!r->path && r->done[i].report)
 			r->path = r->done[i].report->path;
-		r->lat.ns[r->lat.count++ % SAMPLES] = (uint32_t)(now - r->began[which]);
+		r->lat.ns[r->lat.count++ % SMALL_SAMPLES] = (uint32_t)(now - r->began[which]);
 		idle[(*idle_count)++] = which;
 	}
 	return n < 0 ? n : 0;
@@ -158,10 +133,10 @@ static int call_reads(struct random_run *r, uint64_t until)
 		uint64_t began = meter_ns();
 
 		request_aim(r, 0);
-		if (penstock_transfer(&r->reqs[0], r->path ? NULL : &report) != BLOCK)
+		if (penstock_transfer(&r->reqs[0], r->path ? NULL : &report) != SMALL_BLOCK)
 			return -EIO;
 		r->path = r->path ? r->path : report.path;
-		r->lat.ns[r->lat.count++ % SAMPLES] = (uint32_t)(meter_ns() - began);
+		r->lat.ns[r->lat.count++ % SMALL_SAMPLES] = (uint32_t)(meter_ns() - began);
 	}
 	return 0;
 }
@@ -184,9 +159,9 @@ static int random_run_measure(struct bench *b, struct random_run *r, unsigned de
 	note_allocations(s, before);
 	meter_settle(&m, s);
 	s->ops = r->lat.count;
-	s->bytes = s->ops * BLOCK;
+	s->bytes = s->ops * SMALL_BLOCK;
 	snprintf(s->path, sizeof(s->path), "%s", r->path ? r->path : "");
-	percentiles(&r->lat, s);
+	small_percentiles(&r->lat, s);
 	if (ret)
 		bench_bad(b, "random reads: %s", penstock_errmsg());
 	return ret;
@@ -244,7 +219,7 @@ static int fio_measure(struct bench *b, unsigned depth, const struct fio_way *wa
 	s->seconds = b->seconds;
 	s->ops = (uint64_t)(atof(iops) * b->seconds);
 	s->cpu = (atof(user) + atof(system)) / 100 * b->seconds;
-	s->bytes = s->ops * BLOCK;
+	s->bytes = s->ops * SMALL_BLOCK;
 	return s->ops && s->p99_us > 0 ? 0 : -EIO;
 }
 
@@ -266,14 +241,14 @@ static struct random_run *random_open(struct bench *b, struct penstock_device *d
 	struct random_run *r = calloc(1, sizeof(*r));
 
 	if (r)
-		r->lat.ns = malloc(SAMPLES * sizeof(*r->lat.ns));
+		r->lat.ns = malloc(SMALL_SAMPLES * sizeof(*r->lat.ns));
 	if (!r || !r->lat.ns)
 		goto err_close;
-	memset(r->lat.ns, 0, SAMPLES * sizeof(*r->lat.ns));
+	memset(r->lat.ns, 0, SMALL_SAMPLES * sizeof(*r->lat.ns));
 	opts.requests_max = DEPTH_MAX;
 	opts.segs_max = 1;
 	r->state = 88172645463325252u;
-	r->blocks = b->len / BLOCK;
+	r->blocks = b->len / SMALL_BLOCK;
 	r->dev = dev;
 	r->mem = mem;
 	if (penstock_open(b->file, NULL, &r->st) || penstock_prepare(r->st, dev, PENSTOCK_READ) ||
@@ -283,8 +258,10 @@ static struct random_run *random_open(struct bench *b, struct penstock_device *d
 	if (penstock_queue_open(&opts, &r->queues[WAY_OWN]))
 		goto err_close;
 	for (unsigned i = 0; i < DEPTH_MAX; i++) {
-		r->segs[i] = (struct penstock_seg){
-			.buf = mem, .dev = dev, .row_len = BLOCK, .buf_off = (uint64_t)i * BLOCK};
+		r->segs[i] = (struct penstock_seg){.buf = mem,
+						   .dev = dev,
+						   .row_len = SMALL_BLOCK,
+						   .buf_off = (uint64_t)i * SMALL_BLOCK};
 		r->reqs[i] = (struct penstock_req)PENSTOCK_REQ_INIT;
 		r->reqs[i].storage = r->st;
 		r->reqs[i].segs = &r->segs[i];
@@ -392,64 +369,9 @@ static const struct way ways_of_1[] = {
  * have only one read in flight. */
 #define WAYS_OF_32 (ways_of_1 + 2)
 
-/* Makes one pread and one copy, and polls until the copy is done. The copy is two-dimensional, with
- * two rows, so that the driver does not run it in the GPU's compute queue; see
- * tests/standin/README.md. */
-static int plain_read(struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64_t off)
-{
-	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
-				    .src_host = pinned,
-				    .src_pitch = BLOCK / 2,
-				    .dst_type = PST_CU_MEMTYPE_DEVICE,
-				    .dst_dev = to,
-				    .dst_pitch = BLOCK / 2,
-				    .width_bytes = BLOCK / 2,
-				    .height = 2};
-	int rc;
-
-	if (pread(fd, pinned, BLOCK, (off_t)off) != BLOCK)
-		return -EIO;
-	rc = (int)g->api->cuMemcpy2DAsync(&c, g->stream);
-	while (!rc && (rc = (int)g->api->cuStreamQuery(g->stream)) == PST_CU_NOT_READY)
-		rc = 0;
-	return gpu_bad("plain read", rc);
-}
-
-/* Measures the least time and CPU time that a read into GPU memory can take, without Penstock. One
- * thread repeats the same steps: it makes one plain read and one copy, and polls until the copy is
- * done. */
-static int plain_row(struct bench *b, struct random_run *r, const char *group, unsigned rep)
-{
-	char *pinned = gpu_pinned_mem(MIB);
-	int fd = drive_open(b->file, false), ret = pinned && fd >= 0 ? 0 : -EIO;
-	struct sample s = {0};
-	struct meter m;
-	uint64_t until;
-
-	r->lat.count = 0;
-	meter_start(&m);
-	until = meter_ns() + (uint64_t)(b->seconds * 1e9);
-	while (!ret && meter_ns() < until) {
-		uint64_t began = meter_ns();
-
-		ret = plain_read(gpu_get(), fd, pinned, (uintptr_t)b->gpu,
-				 next_random(&r->state) % r->blocks * BLOCK);
-		r->lat.ns[r->lat.count++ % SAMPLES] = (uint32_t)(meter_ns() - began);
-	}
-	meter_stop(&m, &s);
-	meter_settle(&m, &s);
-	s.ops = r->lat.count;
-	s.bytes = s.ops * BLOCK;
-	percentiles(&r->lat, &s);
-	if (!ret)
-		meter_row(b, group, "gpu plain calls", rep, &s);
-	if (fd >= 0)
-		close(fd);
-	return ret;
-}
-
 static int small_measure(struct bench *b, struct random_run *host, struct random_run *gpu)
 {
+	struct small_plain plain = {host->state, host->blocks, &host->lat};
 	int ret = 0;
 
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
@@ -458,12 +380,16 @@ static int small_measure(struct bench *b, struct random_run *host, struct random
 		if (!ret && gpu)
 			ret = random_rows(b, gpu, "small1", 1, rep, ways_of_1, "gpu ");
 		if (!ret && gpu)
-			ret = plain_row(b, gpu, "small1", rep);
+			ret = small_plain_row(b, &plain, rep);
 		fio_rows(b, "small32", 32, rep, 2);
 		if (!ret)
 			ret = random_rows(b, host, "small32", 32, rep, WAYS_OF_32, "host ");
+		if (!ret)
+			ret = small_plain_ring_row(b, &plain, false, rep);
 		if (!ret && gpu)
 			ret = random_rows(b, gpu, "small32", 32, rep, WAYS_OF_32, "gpu ");
+		if (!ret && gpu)
+			ret = small_plain_ring_row(b, &plain, true, rep);
 	}
 	return ret;
 }
@@ -477,7 +403,7 @@ static int small_rounds(struct bench *b)
 	int ret = -EIO;
 
 	if (!penstock_device_open("host", NULL, &dev) &&
-	    !penstock_alloc(dev, DEPTH_MAX * BLOCK, &mem))
+	    !penstock_alloc(dev, DEPTH_MAX * SMALL_BLOCK, &mem))
 		host = random_open(b, dev, mem);
 	if (host && b->gpu)
 		gpu = random_open(b, b->dev, b->gpu);
@@ -509,14 +435,15 @@ struct one_read {
 	uint64_t state, blocks;
 };
 
-static int host_reads(struct one_read *o, bool ours, struct latencies *l)
+static int host_reads(struct one_read *o, bool ours, struct small_latencies *l)
 {
 	for (int i = 0; i < CALLS; i++) {
-		uint64_t off = next_random(&o->state) % o->blocks * BLOCK, began = meter_ns();
-		int64_t n = ours ? penstock_read(o->st, o->host, o->mem, BLOCK, off)
-				 : pread(o->fd, o->mem, BLOCK, (off_t)off);
+		uint64_t off = small_random(&o->state) % o->blocks * SMALL_BLOCK,
+			 began = meter_ns();
+		int64_t n = ours ? penstock_read(o->st, o->host, o->mem, SMALL_BLOCK, off)
+				 : pread(o->fd, o->mem, SMALL_BLOCK, (off_t)off);
 
-		if (n != BLOCK)
+		if (n != SMALL_BLOCK)
 			return -EIO;
 		l->ns[l->count++] = (uint32_t)(meter_ns() - began);
 	}
@@ -524,7 +451,7 @@ static int host_reads(struct one_read *o, bool ours, struct latencies *l)
 }
 
 /* Makes CALLS reads by pread, then CALLS reads by the library, and repeats this ROUNDS times. */
-static int host_round(struct bench *b, struct one_read *o, struct latencies *l, unsigned rep)
+static int host_round(struct bench *b, struct one_read *o, struct small_latencies *l, unsigned rep)
 {
 	static const char *const names[] = {"pread", "penstock_read"};
 	struct sample s[2] = {{0}, {0}};
@@ -541,8 +468,8 @@ static int host_round(struct bench *b, struct one_read *o, struct latencies *l, 
 	note_allocations(&s[1], before);
 	for (int i = 0; i < 2 && !ret; i++) {
 		s[i].ops = l[i].count;
-		s[i].bytes = s[i].ops * BLOCK;
-		percentiles(&l[i], &s[i]);
+		s[i].bytes = s[i].ops * SMALL_BLOCK;
+		small_percentiles(&l[i], &s[i]);
 		meter_row(b, "host4k", names[i], rep, &s[i]);
 	}
 	return ret;
@@ -552,11 +479,11 @@ static int section_host4k(struct bench *b)
 {
 	struct one_read o = {.fd = open(b->file, O_RDONLY | O_CLOEXEC), .state = 4711};
 	uint64_t len = b->len < 64 * MIB ? b->len : 64 * MIB;
-	struct latencies l[2];
+	struct small_latencies l[2];
 	int ret = o.fd < 0 ? -errno : cache_warm(o.fd, 0, len);
 
-	o.blocks = len / BLOCK;
-	o.mem = aligned_alloc(BLOCK, BLOCK);
+	o.blocks = len / SMALL_BLOCK;
+	o.mem = aligned_alloc(SMALL_BLOCK, SMALL_BLOCK);
 	for (int i = 0; i < 2; i++)
 		l[i].ns = malloc(sizeof(uint32_t) * ROUNDS * CALLS);
 	if (!ret && (penstock_open(b->file, NULL, &o.st) ||
@@ -619,12 +546,12 @@ static int null_measure(struct bench *b, struct penstock_queue *q, struct pensto
 
 static int section_null(struct bench *b)
 {
-	struct penstock_seg seg = {.row_len = BLOCK};
+	struct penstock_seg seg = {.row_len = SMALL_BLOCK};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_storage *st = NULL;
 	struct penstock_device *host = NULL;
 	struct penstock_queue *q = NULL;
-	void *mem = aligned_alloc(BLOCK, BLOCK);
+	void *mem = aligned_alloc(SMALL_BLOCK, SMALL_BLOCK);
 	int ret = 0;
 
 	if (penstock_open("mem:1MiB", NULL, &st) || penstock_device_open("host", NULL, &host) < 0 ||
@@ -686,7 +613,7 @@ static int section_startup(struct bench *b)
 	if (!ret)
 		ret = penstock_prepare(st, b->dev, PENSTOCK_READ);
 	startup_row(b, "pump and canary", &since);
-	if (!ret && penstock_read(st, b->dev, mem, BLOCK, 0) != BLOCK)
+	if (!ret && penstock_read(st, b->dev, mem, SMALL_BLOCK, 0) != SMALL_BLOCK)
 		ret = -EIO;
 	startup_row(b, "first 4 KiB", &since);
 	startup_row(b, "all", &began);
