@@ -151,8 +151,9 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Reads the file into the page cache again, because the kernel may have dropped some of its pages
- * since the last case. */
+/* Reads the file into the page cache again. Some kernels drop pages within seconds after their last
+ * use, and a dropped folio can have 2 MiB. So each read that must find the whole file cached calls
+ * this function first. */
 static void warm(void)
 {
 	int fd = open(name, O_RDONLY);
@@ -213,7 +214,7 @@ static void compare(uint64_t off, uint64_t len)
 	}
 }
 
-/* Reads a range of the cached file and compares its bytes. */
+/* Reads a range of the file, which this function caches first, and compares its bytes. */
 static void read_range(struct penstock_storage *storage, enum penstock_effort effort, uint64_t off,
 		       uint64_t len, struct penstock_report *report)
 {
@@ -224,6 +225,7 @@ static void read_range(struct penstock_storage *storage, enum penstock_effort ef
 	req.effort = effort;
 	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
 	fill_guards();
+	warm();
 	atomic_store(&observed, true);
 	got = penstock_transfer(&req, report);
 	atomic_store(&observed, false);
@@ -434,6 +436,7 @@ static void reads_at_once(void **state)
 	require_mix(st);
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	fill_guards();
+	warm();
 	faults_reset(1);
 	atomic_store(&observed, true);
 	for (unsigned i = 0; i < REQUESTS; i++) {
@@ -477,6 +480,7 @@ static void cancelled_reads_end(void **state)
 	req.effort = PENSTOCK_FAST;
 	for (unsigned turn = 0; turn < 24; turn++) {
 		faults_reset(0);
+		warm();
 		atomic_store(&observed, true);
 		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
 		/* The number of pread and madvise calls that the lanes have made determines when

@@ -122,7 +122,7 @@ static unsigned count_fds(bool rings)
 		if (len < 0)
 			continue;
 		to[len] = 0;
-		count += !strstr(to, "/maps") && !strstr(to, "stand-in pin") &&
+		count += !strstr(to, "/maps") && !strstr(to, "stand-in") &&
 			 rings == !strcmp(to, "anon_inode:[io_uring]");
 	}
 	closedir(dir);

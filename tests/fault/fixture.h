@@ -47,8 +47,9 @@ bool fixture_has_uring(void);
 /* Count the open descriptors of this process. fixture_open_fds counts all descriptors except
  * io_urings, and fixture_open_rings counts only io_urings. Lanes (threads of the library) open
  * io_urings when they need them, so these are counted separately. fixture_open_fds also leaves out
- * descriptors that the stand-in driver holds briefly while a lane pins memory, because a lane may
- * do that at any time. */
+ * the descriptors of the stand-in driver, which has one for each block of device memory and holds
+ * one briefly while a lane pins memory. A lane may pin memory at any time. The last lane of a GPU
+ * allocates device memory when it starts, and a first request does not wait for that. */
 unsigned fixture_open_fds(void);
 unsigned fixture_open_rings(void);
 
