@@ -86,8 +86,12 @@ int gw_certificate_read(const char *chain_path, const char *key_path, struct gw_
 
 void gw_certificate_free(struct gw_certificate *c)
 {
+	/* An operator may keep the certificate and its key in one file. Then both texts have the
+	 * key. */
 	if (c->key)
 		explicit_bzero(c->key, strlen(c->key));
+	if (c->chain)
+		explicit_bzero(c->chain, strlen(c->chain));
 	free(c->key);
 	free(c->chain);
 	c->key = c->chain = NULL;

@@ -23,7 +23,8 @@
  * the length of the ring. So the connection can still receive the last bytes of the encoding, which
  * follow the body. */
 #define GW_STREAM_WHOLE (GW_STREAM_RING - (16u << 10))
-/* maximum number of a body's bytes that libmicrohttpd holds in memory besides the ring */
+/* Maximum number of a body's bytes that are in memory besides the ring. libmicrohttpd holds them,
+ * or a copy of the body's end that http.c has made. */
 #define GW_STREAM_BLOCK (64u << 10)
 /* Memory of one request, in bytes, that counts against the limit --buffer-memory. */
 #define GW_STREAM_COST (GW_STREAM_RING + GW_STREAM_BLOCK)

@@ -29,7 +29,7 @@ from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_er
 from ._memory import torch_block
 from ._progress import Meter, Progress
 from ._report import Report, new_report
-from ._reopen import open_again, with_absolute_paths, working_folder
+from ._reopen import open_again, with_absolute_paths
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -195,12 +195,10 @@ class Model:
                                        opts)
         check(code, self.path)
         self._handle: Any = handle
-        # The arguments with which another process opens the model again, and the working folder in
-        # which relative paths among them begin.
-        self._arguments: Dict[str, Any] = {
+        # the arguments with which another process opens the model again
+        self._arguments = with_absolute_paths({
             "path": paths, "names": names, "stripes": list(stripes), "revision": revision,
-            "cache": cache, "immutable": immutable}
-        self._folder = working_folder()
+            "cache": cache, "immutable": immutable})
         self._columns: Optional[_Columns] = None
         self._infos: Optional[List[Info]] = None
         self._by_name: Dict[str, Info] = {}
@@ -231,7 +229,7 @@ class Model:
         """Returns the arguments with which another process opens this model. Raises ValueError
         after close()."""
         self.handle  # pylint: disable=pointless-statement
-        return with_absolute_paths(self._arguments, self._folder)
+        return self._arguments
 
     def __copy__(self) -> "Model":
         """Returns a Model that shares the open files."""

@@ -7,7 +7,7 @@ import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
 
-def working_folder() -> str:
+def _working_folder() -> str:
     """Returns the working folder, or "" if it does not exist any more."""
     try:
         return os.getcwd()
@@ -19,14 +19,18 @@ def _absolute(folder: str, path: Any) -> str:
     """Returns the absolute path of an existing file or folder. Returns any other name unchanged,
     such as a URL, or "owner/name" of a model in the Hugging Face cache."""
     name = os.fsdecode(path)
+    if os.path.isabs(name):
+        return name
     place = os.path.join(folder, name)
     return place if os.path.exists(place) else name
 
 
-def with_absolute_paths(arguments: Mapping[str, Any], folder: str) -> Dict[str, Any]:
-    """Returns the arguments of a Model with absolute paths. `folder` was the working folder when
-    the Model was opened."""
+def with_absolute_paths(arguments: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns the arguments of a Model with absolute paths. The Model that was opened with the
+    arguments calls this at once: later, the working folder may be another, or a file may be
+    gone."""
     cache: Optional[Any] = arguments["cache"]
+    folder = _working_folder()
     return {**arguments,
             "path": [_absolute(folder, path) for path in arguments["path"]],
             "stripes": [_absolute(folder, path) for path in arguments["stripes"]],
@@ -38,4 +42,4 @@ def open_again(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     return kind(**arguments)
 
 
-__all__ = ["open_again", "with_absolute_paths", "working_folder"]
+__all__ = ["open_again", "with_absolute_paths"]

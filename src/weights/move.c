@@ -18,8 +18,8 @@
 #define SEGS_MAX 16384u	  /* Maximum number of segments of a request. */
 #define REQUESTS_MAX 256u /* Maximum number of requests in flight. */
 #define DONE_MAX 16u
-/* Maximum length in bytes of a load that the calling thread carries. penstock_transfer carries such
- * a request without another thread. */
+/* Maximum length in bytes of a load that the calling thread carries. penstock_transfer carries a
+ * request for such a range without another thread. */
 #define SHORT_BYTES (1u << 20)
 #define SHORT_SEGS 16u /* Maximum number of segments of such a load. */
 /* Time in ns between two calls of opts.look. A load notices after at most this time that the
@@ -97,7 +97,6 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
 		penstock_free(dev, ptr);
 }
 
-/* Sets the class, the effort and the path of `req` from the options. */
 /* Fills in a request for `count` extents, all of the same file. The first request of a file opens
  * the file. */
 static int load_request(const struct pst_load *load, const struct pst_extent *extents, size_t count,
@@ -329,22 +328,32 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 	return load->failed;
 }
 
-/* Returns whether one request of at most SHORT_BYTES reads all extents from a file. A server may
- * answer late, and penstock_transfer does not call opts.look, so an object is never short. */
+/* Returns whether the extents are one range of a file, of at most SHORT_BYTES. Only the queue calls
+ * opts.look while a request runs, and only the queue reads distant rows with several threads. So
+ * neither an object, whose server may answer late, nor distant rows are short. */
 static bool extents_are_short(const struct pst_load *load, const struct pst_extents *extents)
 {
-	unsigned file = extents->count ? extents->list[0].file : 0;
-	uint64_t len = 0, most = load->opts.request_bytes;
+	const struct pst_extent *list = extents->list;
+	uint64_t most = load->opts.request_bytes, reach;
 
+	if (!extents->count || extents->count > SHORT_SEGS ||
+	    pst_url_match(load->w->files[list[0].file].path))
+		return false;
+	most = most && most < SHORT_BYTES ? most : SHORT_BYTES;
+	reach = list[0].seg.off;
 	for (size_t i = 0; i < extents->count; i++) {
-		const struct penstock_seg *seg = &extents->list[i].seg;
+		const struct penstock_seg *seg = &list[i].seg;
+		uint64_t rows = seg->rows ? seg->rows : 1;
+		uint64_t end = seg->off + rows * seg->row_len;
 
-		if (extents->list[i].file != file || i == SHORT_SEGS ||
-		    __builtin_add_overflow(len, seg->row_len * (seg->rows ? seg->rows : 1), &len) ||
-		    len > SHORT_BYTES || (most && len > most))
+		if (list[i].file != list[0].file || seg->off > reach ||
+		    (rows > 1 && seg->pitch != seg->row_len))
+			return false;
+		reach = end > reach ? end : reach;
+		if (reach - list[0].seg.off > most)
 			return false;
 	}
-	return extents->count && !pst_url_match(load->w->files[file].path);
+	return true;
 }
 
 /* Reads all extents in one request on the calling thread. */

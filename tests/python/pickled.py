@@ -92,6 +92,28 @@ class Pickled(unittest.TestCase):
         finally:
             os.chdir(here)
 
+    def test_removed(self):
+        """If the file was removed, the copy does not open a file with the same relative path in
+        another working folder."""
+        folders = [os.path.join(TMP, name) for name in ("one", "other")]
+        for folder in folders:
+            os.makedirs(folder, exist_ok=True)
+            shutil.copy(FILE, os.path.join(folder, "m.safetensors"))
+        here = os.getcwd()
+        try:
+            os.chdir(folders[0])
+            objects = (penstock.safe_open("m.safetensors", "np"), penstock.Model("m.safetensors"))
+            os.unlink("m.safetensors")
+            os.chdir(folders[1])
+            for one in objects:
+                data = pickle.dumps(one)
+                with self.assertRaises(penstock.NotFoundError) as caught:
+                    pickle.loads(data)
+                self.assertEqual(caught.exception.path,
+                                 os.path.join(folders[0], "m.safetensors"))
+        finally:
+            os.chdir(here)
+
     def test_missing(self):
         file = os.path.join(TMP, "moved.safetensors")
         shutil.copy(FILE, file)

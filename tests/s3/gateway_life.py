@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -248,6 +249,25 @@ def case_secret_modes():
             os.chmod(path, mode)
             said = refusal(place, before, path)
             same(not said, accepted, f"{before} {owner} {mode:o}: {said}")
+
+
+def case_secret_with_an_access_control_list():
+    """A list of more users who may read the file shows in the group bits of its mode."""
+    need_root()
+    with reachable_folder() as place:
+        path = os.path.join(place, "keys")
+        write_private(path, KEYS)
+        # the list: the owner rw, the user 4242 r, the group nothing, the mask r, others nothing
+        entries = ((1, 6, -1), (2, 4, 4242), (4, 0, -1), (16, 4, -1), (32, 0, -1))
+        acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+        try:
+            os.setxattr(path, "system.posix_acl_access", acl)
+        except OSError as error:
+            raise Skip("the file system has no access control lists") from error
+        same(os.stat(path).st_mode & 0o777, 0o640, "mode")
+        same("chmod 600" in refusal(place, [], path), True, "the file is refused")
+        os.chmod(path, 0o600)
+        same(refusal(place, [], path), "", "with the mask of mode 600, the list has no effect")
 
 
 def case_secret_modes_of_an_ordinary_user():
