@@ -368,10 +368,11 @@ static void stream_take(struct gw_http *http, struct gw_http_request *req, const
 	*len = 0;
 }
 
-/* Takes the end of a request's body out of libmicrohttpd's memory, if it does not fit into the ring
- * of the stream. If the client has closed its half of the connection, libmicrohttpd would drop the
- * bytes in its memory (version 0.9.75): it reads from a resumed connection before it passes these
- * bytes on. Returns false if the bytes must stay there. */
+/* Copies the end of a request's body from libmicrohttpd's memory to the spill, if it does not fit
+ * into the ring of the stream. Otherwise, the connection would have to be suspended with these
+ * bytes in libmicrohttpd's memory. When it is resumed, libmicrohttpd (version 0.9.75) reads from it
+ * before it passes the bytes on. If the client has closed its half of the connection, this read
+ * ends the connection, and the bytes are lost. Returns false if it has copied nothing. */
 static bool spill_take(struct gw_http_request *req, const char *data, size_t len)
 {
 	if (!body_completes(req, len) || gw_stream_room_now(req->stream) >= len)
@@ -384,8 +385,8 @@ static bool spill_take(struct gw_http_request *req, const char *data, size_t len
 	return true;
 }
 
-/* Copies the bytes of spill_take into the ring. Returns false if it has suspended the connection
- * because not all of them fit. */
+/* Copies bytes from the spill into the ring. Returns false if not all bytes fit: then the function
+ * has suspended the connection, and must be called again. */
 static bool spill_put(struct gw_http *http, struct gw_http_request *req)
 {
 	size_t left = req->spill.len - req->spill.at;
@@ -480,9 +481,9 @@ static bool request_defer(struct gw_http *http, struct MHD_Connection *connectio
 /* Returns whether the connection may be suspended between the end of the request and the reply.
  * libmicrohttpd (version 0.9.75) reads from a resumed connection if it waited for bytes of the
  * client when it was suspended. If the client has closed its half of the connection, libmicrohttpd
- * then closes the connection without a reply. So for such a request, request_go_on first returns
- * without a reply. libmicrohttpd then waits for the reply instead, and at once calls request_go_on
- * again. */
+ * then closes the connection without a reply. So at the end of such a request, request_go_on first
+ * returns without a reply. libmicrohttpd then no longer waits for bytes, and calls request_go_on
+ * again at once. */
 static bool is_suspendable(const struct gw_http *http, struct gw_http_request *req)
 {
 	return req->state == STATE_BODY &&

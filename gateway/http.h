@@ -69,8 +69,8 @@ struct gw_http_request {
 	/* The whole request has arrived, and libmicrohttpd does not read from the connection before
 	 * the reply. */
 	bool settled;
-	/* the end of a request's body that has not fitted into the stream's ring; `at` is the first
-	 * byte that is not in the ring */
+	/* copy of the end of a request's body, which did not fit into the stream's ring; `at` is
+	 * the index of the first byte that has not yet been moved to the ring */
 	struct {
 		char *bytes;
 		size_t at, len;
@@ -111,9 +111,9 @@ struct gw_http_calls {
 struct gw_http_shared {
 	atomic_uint connections, requests;
 	unsigned connections_max;
-	/* Number of descriptors that connections leave to other uses, and number of descriptors
-	 * that each connection needs: its own, and those of files. If `connection_files` is 0, the
-	 * limit of open files does not limit the connections. */
+	/* Number of descriptors that connections must leave to other uses, and number of
+	 * descriptors that a connection needs for its socket and for files. If `connection_files`
+	 * is 0, the limit of open files does not limit the connections. */
 	atomic_uint own_files;
 	unsigned connection_files;
 	atomic_ullong refused; /* connections that were closed at once because of a limit */

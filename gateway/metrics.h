@@ -80,7 +80,8 @@ void gw_metrics_count(struct gw_metrics *metrics, unsigned op, unsigned status, 
  * name of an operation. */
 void gw_metrics_write(const struct gw_metrics *metrics, unsigned op_count,
 		      const char *(*op_name)(unsigned op), struct pst_text *out);
-/* The same for the connections of all HTTP servers of the gateway, and for their requests. */
+/* Appends the metrics of connections and of requests in flight, which cover all HTTP servers of the
+ * gateway. */
 void gw_metrics_write_connections(unsigned connections, unsigned long long refused,
 				  unsigned requests, struct pst_text *out);
 /* Writes the counters that only a gateway with an upstream needs. */

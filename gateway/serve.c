@@ -27,9 +27,10 @@
  * connections. */
 #define OLD_MAX 8
 
-/* Descriptors that connections leave to other uses, besides those that are open at the start:
- * SPARE_FILES for connections to the port for metrics, and for connections that are about to be
- * refused; THREAD_FILES for the operation that a thread runs; and those of each HTTP server. */
+/* Numbers of descriptors that connections must leave to other uses, besides those that are open at
+ * the start. SPARE_FILES are for connections to the port for metrics, and for connections that the
+ * gateway has accepted but refuses. THREAD_FILES are for the operation that a worker thread runs.
+ * Each HTTP server needs SERVER_FILES, and SERVER_THREAD_FILES for each of its threads. */
 #define SPARE_FILES (METRICS_CONNECTIONS + 32)
 #define THREAD_FILES 4
 #define SERVER_FILES 4
@@ -148,8 +149,8 @@ static void files_raise(void)
 	(void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Limits the connections to the number for which the limit of open files suffices. Fails if it
- * suffices for none. */
+/* Limits the connections to the number that the limit of open files allows. Fails if it allows
+ * none. */
 static int files_limit(struct gateway *g)
 {
 	g->files_at_start = descriptors_open();
@@ -164,8 +165,8 @@ static int files_limit(struct gateway *g)
 	return -EMFILE;
 }
 
-/* Does the same when the gateway has opened all but the HTTP server for S3, and tells the operator
- * if the connections are limited. */
+/* Calls files_limit again when the gateway has opened everything but the HTTP server for S3. Tells
+ * the operator if the limit of open files allows fewer connections than --connections. */
 static int files_limit_again(struct gateway *g)
 {
 	const struct gw_options *o = g->options;
