@@ -36,6 +36,20 @@ int gpu_bad(const char *what, int rc)
 	return rc ? pst_cuda_errno((enum pst_cu_result)rc) : 0;
 }
 
+int gpu_copy_two_rows(const char *from, pst_cu_ptr to, unsigned len, struct pst_cu_stream *stream)
+{
+	const struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
+					  .src_host = from,
+					  .src_pitch = len / 2,
+					  .dst_type = PST_CU_MEMTYPE_DEVICE,
+					  .dst_dev = to,
+					  .dst_pitch = len / 2,
+					  .width_bytes = len / 2,
+					  .height = 2};
+
+	return (int)gpu.api->cuMemcpy2DAsync(&c, stream);
+}
+
 int gpu_open(struct bench *b)
 {
 	const char *why = "the device is not a GPU";

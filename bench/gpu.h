@@ -21,5 +21,10 @@ struct gpu *gpu_get(void);
 char *gpu_pinned_mem(uint64_t len);
 /* If `rc` is a driver error, prints it to stderr. Returns 0 or -errno. */
 int gpu_bad(const char *what, int rc);
+/* Queues a copy of `len` bytes from pinned memory to the GPU, as two rows, so that the driver does
+ * not run a short copy in the GPU's compute queue; see tests/standin/README.md. Returns the
+ * driver's result. */
+int gpu_copy_two_rows(const char *from, unsigned long long to, unsigned len,
+		      struct pst_cu_stream *stream);
 
 #endif

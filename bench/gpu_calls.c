@@ -262,7 +262,7 @@ static int call_row(struct bench *b, struct calls *c, unsigned which, unsigned s
 
 /* ---- round trips ---- */
 
-/* What follows the wait of a round trip. */
+/* The operations that the stream of a round trip executes, in this order. */
 enum trip { TRIP_WRITE, TRIP_COPY, TRIP_MEMSET_COPY, TRIP_KERNEL, TRIP_KERNEL_ALONE, TRIPS };
 static const char *const trip_names[TRIPS] = {
 	"wait + write",	       "wait + copy + write",	   "memset + wait + copy + write",

@@ -140,21 +140,6 @@ static int section_copies(struct bench *b)
 
 /* ---- copies of 4 KiB ---- */
 
-static int copy_two_rows(struct queues *q, pst_cu_ptr to, const char *from,
-			 struct pst_cu_stream *stream)
-{
-	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
-				    .src_host = from,
-				    .src_pitch = SMALL / 2,
-				    .dst_type = PST_CU_MEMTYPE_DEVICE,
-				    .dst_dev = to,
-				    .dst_pitch = SMALL / 2,
-				    .width_bytes = SMALL / 2,
-				    .height = 2};
-
-	return (int)q->g->api->cuMemcpy2DAsync(&c, stream);
-}
-
 enum small { PLAIN, ROWS, BATCHED, BATCHED_ROWS };
 
 /* Queues `count` copies of `len` bytes each with one driver call. */
@@ -219,8 +204,8 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 			uint64_t at = (uint64_t)(n + i) * 2 * SMALL % (q->len - SMALL);
 
 			rc = kind == ROWS
-				     ? copy_two_rows(q, (uintptr_t)b->gpu + at, q->pinned + at,
-						     stream)
+				     ? gpu_copy_two_rows(q->pinned + at, (uintptr_t)b->gpu + at,
+							 SMALL, stream)
 				     : (int)q->g->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + at,
 									 q->pinned + at, SMALL,
 									 stream);
@@ -252,9 +237,10 @@ static int small_latency(struct bench *b, struct queues *q, enum small kind, uns
 	for (unsigned i = 0; i < 2000 && !rc; i++) {
 		uint64_t began = meter_ns();
 
-		rc = kind == ROWS ? copy_two_rows(q, (uintptr_t)b->gpu, q->pinned, q->streams[0])
-				  : (int)api->cuMemcpyHtoDAsync((uintptr_t)b->gpu, q->pinned, SMALL,
-								q->streams[0]);
+		rc = kind == ROWS
+			     ? gpu_copy_two_rows(q->pinned, (uintptr_t)b->gpu, SMALL, q->streams[0])
+			     : (int)api->cuMemcpyHtoDAsync((uintptr_t)b->gpu, q->pinned, SMALL,
+							   q->streams[0]);
 		if (!rc)
 			rc = (int)api->cuEventRecord(q->events[0], q->streams[0]);
 		while (!rc && (rc = (int)api->cuEventQuery(q->events[0])) == PST_CU_NOT_READY)

@@ -34,22 +34,6 @@ void small_percentiles(struct small_latencies *l, struct sample *s)
 
 /* ---- one read at a time ---- */
 
-/* Queues the copy of one block to the GPU. The copy is two-dimensional, with two rows, so that the
- * driver does not run it in the GPU's compute queue; see tests/standin/README.md. */
-static int plain_queue_copy(const struct gpu *g, const char *pinned, pst_cu_ptr to)
-{
-	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
-				    .src_host = pinned,
-				    .src_pitch = SMALL_BLOCK / 2,
-				    .dst_type = PST_CU_MEMTYPE_DEVICE,
-				    .dst_dev = to,
-				    .dst_pitch = SMALL_BLOCK / 2,
-				    .width_bytes = SMALL_BLOCK / 2,
-				    .height = 2};
-
-	return (int)g->api->cuMemcpy2DAsync(&c, g->stream);
-}
-
 /* Makes one pread and one copy, and polls until the copy is done. */
 static int plain_read(const struct gpu *g, int fd, char *pinned, pst_cu_ptr to, uint64_t off)
 {
@@ -57,7 +41,7 @@ static int plain_read(const struct gpu *g, int fd, char *pinned, pst_cu_ptr to, 
 
 	if (pread(fd, pinned, SMALL_BLOCK, (off_t)off) != SMALL_BLOCK)
 		return -EIO;
-	rc = plain_queue_copy(g, pinned, to);
+	rc = gpu_copy_two_rows(pinned, to, SMALL_BLOCK, g->stream);
 	while (!rc && (rc = (int)g->api->cuStreamQuery(g->stream)) == PST_CU_NOT_READY)
 		rc = 0;
 	return gpu_bad("plain read", rc);
@@ -174,8 +158,9 @@ static int plain_copy(struct plain_ring *p, struct bench *b, uint32_t mask)
 
 	for (unsigned i = 0; i < PLAIN_DEPTH && !rc; i++)
 		if (mask >> i & 1)
-			rc = plain_queue_copy(g, p->pinned + i * SMALL_BLOCK,
-					      (uintptr_t)b->gpu + i * SMALL_BLOCK);
+			rc = gpu_copy_two_rows(p->pinned + i * SMALL_BLOCK,
+					       (uintptr_t)b->gpu + i * SMALL_BLOCK, SMALL_BLOCK,
+					       g->stream);
 	if (!rc)
 		rc = (int)g->api->cuEventRecord(p->events[p->next % PLAIN_DEPTH], g->stream);
 	p->masks[p->next++ % PLAIN_DEPTH] = mask;

@@ -32,7 +32,7 @@ enum gw_decline {
 	GW_DECLINE_COUNT
 };
 
-/* What a gateway reads again on SIGHUP. */
+/* The files that a gateway reads or opens again on SIGHUP. */
 enum gw_reload { GW_RELOAD_KEYS, GW_RELOAD_CERTIFICATE, GW_RELOAD_LOG, GW_RELOAD_COUNT };
 
 /* The counters of one gateway. The owner sets all members to 0 at the start. */

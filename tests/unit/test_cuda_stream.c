@@ -277,7 +277,13 @@ static void waits_after_copies_use_a_compute_queue(void **state)
 	assert_int_equal(standin_calls("cuMemsetD8Async"), before + 2);
 	ops->stream_end(&seq);
 	assert_int_equal(ops->stream_begin(dev, s, &seq, &err), 0);
-	assert_false(ops->stream_idle(&seq, 1000));
+	/* queries again while the stream is busy, and remembers the answer */
+	before = standin_calls("cuStreamQuery");
+	assert_false(ops->stream_idle(&seq, 50000000));
+	assert_true(standin_calls("cuStreamQuery") >= before + 2);
+	before = standin_calls("cuStreamQuery");
+	assert_false(ops->stream_idle(&seq, 50000000));
+	assert_int_equal(standin_calls("cuStreamQuery"), before);
 	ops->stream_end(&seq);
 	__atomic_store_n(&words[1], 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);

@@ -93,7 +93,7 @@ void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
 
 /* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit. */
 void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage);
-/* What is known of the stream's latest request:
+/* The state of the copies of the stream's latest request:
  *	PST_LAST_OTHER		its copies were not queued at submit, or it is unknown
  *	PST_LAST_COPYING	they were, and the stream still executes them
  *	PST_LAST_COPIED		they were, and the stream has passed the request
