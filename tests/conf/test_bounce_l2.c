@@ -7,6 +7,7 @@
  * simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
+#include "page_cache.h"
 #include "request.h"
 
 #include <errno.h>
@@ -24,6 +25,7 @@ static struct penstock_storage *st;
 static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
+static struct test_held held;
 
 /* Selects the behaviour of the wrapped pread. PLAIN: it calls the kernel. SHORT: it returns fewer
  * bytes. INTERRUPTED: it fails with EINTR. REFUSED: it fails with EIO. */
@@ -67,6 +69,7 @@ static int setup(void **state)
 	if (fd < 0 || write(fd, bytes, FILE_LEN) != (ssize_t)FILE_LEN || fsync(fd))
 		return -1;
 	close(fd);
+	held = test_hold(name, FILE_LEN);
 	if (penstock_device_open("host", NULL, &host) < 0 || penstock_open(name, NULL, &st) ||
 	    penstock_device_open("cuda:0", NULL, &gpu) < 0 ||
 	    penstock_alloc(gpu, FILE_LEN + 2 * GUARD, &p))
@@ -84,6 +87,7 @@ static int teardown(void **state)
 	penstock_device_close(host);
 	free(bytes);
 	free(back);
+	test_release(held);
 	return unlink(name);
 }
 

@@ -6,6 +6,7 @@
  * the kernel does not report residency, the program skips these checks.
  */
 #include "test.h"
+#include "page_cache.h"
 #include "request.h"
 
 #include <fcntl.h>
@@ -103,8 +104,10 @@ static void read_beyond_the_end(void **state)
 	(void)state;
 	for (unsigned i = 0; i < COUNT; i++) {
 		uint64_t len = sizes[i], half = len / 2;
+		struct test_held held;
 
 		make_file(len);
+		held = test_hold(name, len);
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		if (residency_known(st, len)) {
 			assert_int_equal(query_residency(st, 0, len + 1), PST_WARM);
@@ -119,6 +122,7 @@ static void read_beyond_the_end(void **state)
 					 0);
 		}
 		assert_int_equal(bytes_from_drive(st, len + 7, 100, 0), 0);
+		test_release(held);
 		penstock_close(st);
 	}
 }
@@ -128,6 +132,7 @@ static void read_beyond_the_end(void **state)
 static void file_that_grew(void **state)
 {
 	struct penstock_storage *st;
+	struct test_held held;
 	int fd;
 
 	(void)state;
@@ -136,10 +141,12 @@ static void file_that_grew(void **state)
 	fd = open(name, O_RDWR);
 	assert_int_equal(pwrite(fd, bytes + 4096, 1000000, 4096), 1000000);
 	assert_int_equal(fsync(fd), 0);
+	held = test_hold(name, 1004096);
 	if (residency_known(st, 1004096)) {
 		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_WARM);
 		assert_int_equal(bytes_from_drive(st, 0, BUFFER_LEN, 1004096), 0);
 	}
+	test_release(held);
 	/* Bytes that are in the file but not in the page cache still count as not cached. */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (query_residency(st, 0, 1004096) == PST_COLD) {
@@ -171,12 +178,15 @@ static void report_says_why_by_residency(void **state)
 	const uint64_t len = 1u << 20;
 	struct penstock_report report;
 	struct penstock_storage *st;
+	struct test_held held;
 	int fd;
 
 	(void)state;
 	make_file(len);
+	held = test_hold(name, len);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	if (st->facts.fd_direct < 0 || !residency_known(st, len)) {
+		test_release(held);
 		penstock_close(st);
 		test_skip("O_DIRECT or residency queries are not available on TMPDIR");
 	}
@@ -187,6 +197,7 @@ static void report_says_why_by_residency(void **state)
 	transfer(st, 0, len, "staged", (int64_t)len, &report);
 	assert_string_equal(why_not(&report, "odirect"), "not-needed");
 	assert_string_equal(why_not(&report, "bounce"), "not-needed");
+	test_release(held);
 	fd = open(name, O_RDONLY);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
@@ -255,6 +266,7 @@ static void readahead_counts_as_filled(void **state)
 	static const uint64_t steps[] = {64u << 10, 1u << 20, 4u << 20};
 	const uint64_t least = LONG_LEN / 100 * 95;
 	struct penstock_storage *st;
+	struct test_held held;
 
 	(void)state;
 	make_long_file();
@@ -262,13 +274,17 @@ static void readahead_counts_as_filled(void **state)
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		drop_from(st, 0);
 		assert_in_range(bytes_filled(st, steps[i]), least, LONG_LEN);
+		held = test_hold(name, LONG_LEN);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		penstock_close(st);
 		/* Bytes that were in the page cache before penstock_open do not count. */
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
+		test_release(held);
+		held = test_hold(name, LONG_LEN / 2);
 		drop_from(st, LONG_LEN / 2);
 		assert_in_range(bytes_filled(st, steps[i]), least / 2, LONG_LEN / 2);
+		test_release(held);
 		penstock_close(st);
 	}
 	/* The kernel has dropped bytes that the storage had read before. When they are read again,
@@ -289,6 +305,7 @@ static void written_bytes_do_not_count(void **state)
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 1u << 20};
 	struct penstock_storage *st;
 	struct penstock_req req;
+	struct test_held held = {.at = MAP_FAILED};
 
 	(void)state;
 	make_long_file();
@@ -305,7 +322,10 @@ static void written_bytes_do_not_count(void **state)
 		report = (struct penstock_report)PENSTOCK_REPORT_INIT;
 		assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
 		assert_int_equal(report.dram_laid, i ? 0 : seg.row_len);
+		if (i == 0)
+			held = test_hold(name, LONG_LEN);
 	}
+	test_release(held);
 	penstock_close(st);
 }
 
@@ -318,11 +338,13 @@ static void report_names_the_engine_of_each_path(void **state)
 	struct penstock_seg seg = {.row_len = len};
 	struct penstock_storage *st;
 	struct penstock_device *gpu;
+	struct test_held held;
 	struct penstock_req req;
 	unsigned engines = 0;
 
 	(void)state;
 	make_long_file();
+	held = test_hold(name, len / 2);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	drop_from(st, len / 2);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
@@ -345,6 +367,7 @@ static void report_names_the_engine_of_each_path(void **state)
 			assert_string_equal(report.engine, row->engine);
 	}
 	assert_int_equal(engines, 3);
+	test_release(held);
 	penstock_free(gpu, seg.buf);
 	penstock_device_close(gpu);
 	penstock_close(st);

@@ -8,6 +8,7 @@
  * madvise. The CUDA device is a simulated one of the stand-in driver, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
+#include "page_cache.h"
 #include "request.h"
 
 #include <dlfcn.h>
@@ -33,6 +34,7 @@ static struct penstock_storage *st;
 static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
+static struct test_held held;
 
 /* True during the read whose calls the test counts and delays. */
 static _Atomic bool observed;
@@ -129,6 +131,7 @@ static int setup(void **state)
 	if (fd < 0 || write(fd, bytes, FILE_LEN) != (ssize_t)FILE_LEN || fsync(fd))
 		return -1;
 	close(fd);
+	held = test_hold(name, FILE_LEN);
 	opts.lanes = LANES;
 	if (penstock_device_open("host", NULL, &host) < 0 || penstock_open(name, NULL, &st) ||
 	    penstock_device_open("cuda:0", &opts, &gpu) < 0 ||
@@ -148,6 +151,7 @@ static int teardown(void **state)
 	penstock_device_close(host);
 	free(bytes);
 	free(back);
+	test_release(held);
 	return unlink(name);
 }
 
