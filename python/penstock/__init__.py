@@ -25,19 +25,21 @@ The file docs/python.md in the source tree explains the calls with examples.
 """
 
 from ._api import allocate, iterate, load_file, load_into, safe_open, save_file
+from ._file import File
 from ._group import Group
 from ._lib import (ClassRefusedError, FormatError, NotFoundError, PenstockError, ffi as _ffi,
                    lib as _lib)
 from ._model import Model, Report
 from ._objects import ObjectClient, ObjectInfo
 from ._patch import patch_safetensors
+from ._queue import Late, Transfer, TransferReport
 from ._tensor import Tensor
-from ._transfer import TransferReport
 from . import aio
 
 __version__ = _ffi.string(_lib.penstock_version()).decode()
 __all__ = [
-    "ClassRefusedError", "FormatError", "Group", "Model", "NotFoundError", "ObjectClient",
-    "ObjectInfo", "PenstockError", "Report", "Tensor", "TransferReport", "aio", "allocate",
-    "iterate", "load_file", "load_into", "patch_safetensors", "safe_open", "save_file",
+    "ClassRefusedError", "File", "FormatError", "Group", "Late", "Model", "NotFoundError",
+    "ObjectClient", "ObjectInfo", "PenstockError", "Report", "Tensor", "Transfer",
+    "TransferReport", "aio", "allocate", "iterate", "load_file", "load_into", "patch_safetensors",
+    "safe_open", "save_file",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 import os
 from typing import Any, Iterable, Iterator, Optional, Set
 
@@ -50,8 +51,9 @@ def _relaxed_capture_mode() -> Iterator[None]:
             exchange(ctypes.byref(mode))
 
 
-def synchronize(index: int) -> None:
-    """Waits until GPU `index` has finished all work queued in its primary context."""
+@contextlib.contextmanager
+def _primary_context(index: int) -> Iterator[None]:
+    """Makes the primary context of GPU `index` the current one inside the block."""
     device, context, popped = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     _driver_call("cuDeviceGet", ctypes.byref(device), index)
     with _relaxed_capture_mode():
@@ -59,11 +61,17 @@ def synchronize(index: int) -> None:
         try:
             _driver_call("cuCtxPushCurrent_v2", context)
             try:
-                _driver_call("cuCtxSynchronize")
+                yield
             finally:
                 _driver_call("cuCtxPopCurrent_v2", ctypes.byref(popped))
         finally:
             _driver_call("cuDevicePrimaryCtxRelease_v2", device)
+
+
+def synchronize(index: int) -> None:
+    """Waits until GPU `index` has finished all work queued in its primary context."""
+    with _primary_context(index):
+        _driver_call("cuCtxSynchronize")
 
 
 def synchronize_all(devices: Iterable[str]) -> None:
@@ -75,4 +83,38 @@ def synchronize_all(devices: Iterable[str]) -> None:
         synchronize(int(name.partition(":")[2]))
 
 
-__all__ = ["synchronize", "synchronize_all"]
+# The handle of the legacy default stream (CU_STREAM_LEGACY), which libraries also write as 0.
+LEGACY_STREAM = 1
+
+
+def stream_handle(stream: Any) -> int:
+    """Returns the CUDA driver's handle of a stream. Accepts streams of torch, cupy, numba and
+    cuda.core, and handles as an int. Raises TypeError for anything else."""
+    for name in ("cuda_stream", "ptr", "handle"):  # torch; cupy; numba, where it is a c_void_p
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            handle = getattr(handle, "value", handle) or 0
+            break
+    else:
+        protocol = getattr(stream, "__cuda_stream__", None)
+        handle = protocol()[1] if protocol is not None else stream
+    try:
+        return operator.index(handle) or LEGACY_STREAM
+    except TypeError:
+        raise TypeError(f"an object of type {type(stream).__name__} is not a CUDA stream") from None
+
+
+def is_capturing(stream: int, index: int) -> bool:
+    """Returns whether a stream of GPU `index` is being captured into a CUDA graph. `stream` is the
+    stream's handle."""
+    status = ctypes.c_int(0)
+    arguments = ctypes.c_void_p(stream), ctypes.byref(status)
+    # Older drivers need a current context, which this thread may lack.
+    if _libcuda().cuStreamIsCapturing(*arguments):
+        with _primary_context(index):
+            if _libcuda().cuStreamIsCapturing(*arguments):
+                return False  # The library's own call will fail and say why.
+    return status.value != 0
+
+
+__all__ = ["is_capturing", "stream_handle", "synchronize", "synchronize_all"]

@@ -25,7 +25,7 @@ from ._dcp_write import StorageWriter
 from ._lib import NotFoundError
 from ._object_lock import ObjectLock
 from ._torch_object import is_object, read_object
-from ._transfer import WRITING, Storage, bytes_place, segments_of
+from ._transfer import CREATE, REPLACE, WRITE, WRITING, Storage, bytes_place, segments_of
 
 
 class _Prefix:
@@ -81,7 +81,8 @@ class _Prefix:
     def write(self, name: str, data: bytes, *, new: bool = False) -> None:
         """Writes an object. If `new` is true and the object exists, raises an error with errno
         EEXIST."""
-        with Storage(self.object(name), f"{self.name}/{name}", len(data), new=new) as storage:
+        flags = WRITE | (CREATE if new else REPLACE)
+        with Storage(self.object(name), f"{self.name}/{name}", flags, len(data)) as storage:
             place = bytes_place(data)
             storage.move(WRITING, segments_of(place, 0, to_memory=False))
             storage.commit()

@@ -17,7 +17,8 @@ from ._lib import NotFoundError, PenstockError
 from ._memory import allocate_as
 from ._model import CLASSES, EFFORTS, convert, framework_of
 from ._tensor import Place, Tensor, place_of
-from ._transfer import (READING, WRITING, Storage, TransferReport, bytes_place, segments_of)
+from ._transfer import (CREATE, READING, REPLACE, WRITE, WRITING, Storage, TransferReport,
+                        bytes_place, segments_of)
 
 
 class ObjectInfo(NamedTuple):
@@ -122,8 +123,12 @@ class ObjectClient:
         return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
     def _open(self, name: str, length: Optional[int] = None, *, new: bool = False) -> Storage:
+        """Opens an object for reading or, if it has a length, a new one for writing. The length 0
+        means that it is unknown. With `new`, raises an error with errno EEXIST if the object exists
+        now or at the commit."""
         url = self.url(name)
-        return Storage(url, url.partition("?")[0], length, new=new)
+        flags = 0 if length is None else WRITE | (CREATE if new else REPLACE)
+        return Storage(url, url.partition("?")[0], flags, length or 0)
 
     # ---- tensors ----
 

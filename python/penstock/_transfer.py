@@ -1,71 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves bytes between one storage of the C library and the memory of tensors.
 
-A storage is a file or an object of an S3 store; _objects.py uses this module for objects. A signal
-handler, such as that of Ctrl-C, can end a transfer. This module does not depend on file formats or
-object stores."""
+A storage is a file or an object of an S3 store; _objects.py uses this module for objects, and
+_file.py for files. A signal handler, such as that of Ctrl-C, can end a transfer. This module does
+not depend on file formats or object stores."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import threading
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Sequence
 
 from ._cuda import synchronize_all
 from ._dtypes import BITS
-from ._lib import call_for_handle, check, ffi, lib, make_error, open_device, to_c
-from ._model import CLASSES, EFFORTS
+from ._lib import call_for_handle, check, ffi, lib, to_c
 from ._part import Segment, region_segments
+from ._queue import EXACT, READING, WRITING, Queue, TransferReport
 from ._tensor import Place
 
-# Longest wait inside the C library, in nanoseconds. Between two waits, Python runs its signal
-# handlers.
-WAIT_NS = 100_000_000
 # Maximum number of contiguous pieces of a tensor to move. Each piece is a request to the store, so
 # segments_of refuses a tensor with more pieces.
 PIECES_MAX = 64
 WRITE, CREATE, REPLACE = 1, 2, 4  # PENSTOCK_O_*
-READING, WRITING, EXACT = 0, 1, 2  # PENSTOCK_READ, PENSTOCK_WRITE, PENSTOCK_R_EXACT
-
-
-class TransferReport:
-    """The results of a transfer.
-
-    Attributes:
-        bytes: number of bytes moved.
-        seconds: how long that took.
-        path: the path that carried most bytes, such as "rdma" or "object".
-        engine: the method of making system calls.
-        cpu_copies: how often the CPU copied each byte, on average.
-        retries: number of chunks that had to be moved again.
-        paths: the bytes that each path moved.
-        reasons: for each path that moved no or not all bytes, a sentence that says why.
-    """
-
-    def __init__(self) -> None:
-        self.bytes, self.seconds, self.path, self.engine = 0, 0.0, "none", "none"
-        self.cpu_copies, self.retries = 0.0, 0
-        self.paths: Dict[str, int] = {}
-        self.reasons: Dict[str, str] = {}
-
-    def fill(self, r: Any) -> None:
-        """Sets the attributes from `r`, a struct penstock_report."""
-        self.bytes, self.seconds = int(r.bytes), (r.end_ns - r.start_ns) / 1e9
-        self.path, self.engine = _text(r.path), _text(r.engine)
-        self.cpu_copies = r.cpu_copied / r.bytes if r.bytes else 0.0
-        self.retries = int(r.retries)
-        rows = [r.paths[i] for i in range(r.path_count)]
-        self.paths = {_text(row.name): int(row.bytes) for row in rows if row.bytes}
-        self.reasons = {_text(row.name): _text(row.text) for row in rows if row.why}
-
-    def __repr__(self) -> str:
-        return (f"penstock.TransferReport({self.bytes} bytes in {self.seconds:.3f} s by "
-                f"{self.path}, {self.cpu_copies:.2f} CPU copies)")
-
-
-def _text(data: Any) -> str:
-    return "" if data == ffi.NULL else str(ffi.string(data).decode("utf-8", "replace"))
 
 
 class Storage:
@@ -74,17 +31,14 @@ class Storage:
     Args:
         url: what penstock_open accepts.
         name: the name for messages.
-        length: None opens the storage for reading. A number opens it for writing new contents of
-            this length; 0 means an unknown length.
-        new: True raises an error with errno EEXIST if the storage exists now or at the commit.
+        flags: PENSTOCK_O_* flags; 0 opens the storage for reading.
+        length: the length of a storage that the open creates; 0 if it is unknown.
     """
 
-    def __init__(self, url: str, name: str, length: Optional[int] = None, *,
-                 new: bool = False) -> None:
+    def __init__(self, url: Any, name: str, flags: int = 0, length: int = 0) -> None:
         opts = ffi.new("struct penstock_storage_opts *")
         opts.size, self.name = ffi.sizeof("struct penstock_storage_opts"), name
-        if length is not None:
-            opts.flags, opts.length = WRITE | (CREATE if new else REPLACE), length
+        opts.flags, opts.length = flags, length
         code, self._handle = call_for_handle("struct penstock_storage **", lib.penstock_close,
                                              lib.penstock_open, to_c(url), opts)
         check(code, name, has_place=False)
@@ -100,6 +54,11 @@ class Storage:
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None
+
+    @property
+    def handle(self) -> Any:
+        """The C library's handle."""
+        return self._handle
 
     @property
     def length(self) -> int:
@@ -151,42 +110,13 @@ class Storage:
              require: str = "any", effort: str = "thrifty") -> TransferReport:
         """Reads or writes segments, and returns when all their bytes have arrived. With `exact`, a
         read beyond the end is an error."""
-        report = TransferReport()
-        table = ffi.new("struct penstock_seg[]", len(segments) or 1)
-        devices = {name: open_device(name) for name in {s.device for s in segments}}
-        for row, s in zip(table, segments):
-            row.buf, row.dev = ffi.cast("void *", s.ptr), devices[s.device]
-            row.off, row.row_len, row.rows = s.off, s.row_bytes, s.rows
-            row.pitch, row.buf_pitch, row.room = s.pitch, s.ptr_pitch, s.room
-        if not segments:
-            return report
-        synchronize_all(devices)
-        req = ffi.new("struct penstock_req *")
-        req.size, req.storage, req.segs = ffi.sizeof("struct penstock_req"), self._handle, table
-        req.seg_count, req.op, req.flags = len(segments), op, EXACT if exact else 0
-        req.require, req.effort = CLASSES[require], EFFORTS[effort]
-        limits = ffi.new("struct penstock_queue_opts *")
-        limits.size, limits.requests_max = ffi.sizeof("struct penstock_queue_opts"), 1
-        limits.segs_max = len(segments)
-        code, queue = call_for_handle("struct penstock_queue **", lib.penstock_queue_close,
-                                      lib.penstock_queue_open, limits)
-        check(code, self.name, has_place=False)
+        synchronize_all({s.device for s in segments})
+        queue = Queue(self._handle, self.name, 1, len(segments) or 1)
         try:
-            check(lib.penstock_submit(queue, req, 1, ffi.NULL), self.name, has_place=False)
-            done = ffi.new("struct penstock_done *")
-            # Between two waits, Python runs the handlers of signals.
-            while not check(lib.penstock_wait(queue, done, 1, 1, WAIT_NS), self.name,
-                            has_place=False):
-                pass
-            report.fill(done.report)
-            if done.result < 0:
-                error = make_error(int(done.result), self.name, has_place=False,
-                                   message=f"{self.name}: {_text(done.report.text)}")
-                error.reason = _text(lib.penstock_why_name(int(done.report.why)))
-                raise error
+            return queue.submit(op, segments, None, flags=EXACT if exact else 0, require=require,
+                                effort=effort).result()
         finally:
-            ffi.release(queue)  # Cancels a request that has not completed.
-        return report
+            queue.close()  # Cancels a request that has not completed.
 
 
 def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
@@ -223,4 +153,5 @@ def bytes_place(data: Any) -> Place:
                  "host", (raw, view), not view.readonly)
 
 
-__all__ = ["READING", "WRITING", "Storage", "TransferReport", "bytes_place", "segments_of"]
+__all__ = ["CREATE", "READING", "REPLACE", "WRITE", "WRITING", "Storage", "TransferReport",
+           "bytes_place", "segments_of"]

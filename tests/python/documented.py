@@ -91,6 +91,8 @@ class Documented(unittest.TestCase):
         self.assertEqual(sorted(lines[1:4]), sorted(f"{n} {v.nbytes}" for n, v in ARRAYS.items()))
         total = sum(value.nbytes for value in ARRAYS.values())
         self.assertEqual(lines[4], f"0 of {total} bytes")
+        self.assertTrue(numpy.array_equal(space["other"], numpy.arange(1024, dtype=numpy.float32)))
+        self.assertRegex(lines.pop(-2), r"^4096 \w+$")
         self.assertEqual(lines[-2:], [f"{total} of {total} bytes",
                                       "2 not-found missing.safetensors None None"])
 

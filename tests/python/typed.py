@@ -34,6 +34,10 @@ penstock.load_into("m", {}, require="any", effort="fast", keep_cached=True, prog
 penstock.iterate("m", window=1, require="any", effort="fast", progress=show, stop=stop)
 penstock.safe_open("m", "pt", require="any", effort="fast", keep_cached=True, stop=stop)
 penstock.save_file({}, "m", durable=True, require="any", effort="fast")
+with penstock.File("m", "r+", create=True, length=5) as file:
+    seconds = file.read(bytearray(5), 3, exact=False).seconds
+    transfer: penstock.Transfer = file.read_async(bytearray(5), penstock.Late(3), stream=1)
+    count: int = transfer.result(timeout=1.5).bytes
 penstock.Model("m").load(require="any", effort="fast", first=1, count=2, progress=show)
 async def later() -> Dict[str, Any]:
     async for name, tensor in penstock.aio.iterate("m", window=1):

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests penstock.File: reads and writes of byte ranges, one after the other and at once, in stream
+order and in CUDA graphs. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
+
+import asyncio
+import ctypes
+import errno
+import gc
+import os
+import random
+import sys
+import threading
+import time
+import unittest
+import unittest.mock
+import weakref
+
+import numpy
+
+import penstock
+import tap
+from arrays import TMP
+from penstock import _cuda, _queue
+from reference import fill
+
+# The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), the
+# transfers of eight blocked streams would fill a hardware queue, and a submit would wait.
+os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = os.environ["PENSTOCK_STANDIN_HW_QUEUES"] = "32"
+SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+RANDOM = random.Random(SEED)
+LENGTH = 6 << 20
+BYTES = fill("uint8", (LENGTH,), 3)
+BLOCK = 64 << 10
+
+
+def path(name="slab"):
+    return os.path.join(TMP, name)
+
+
+def setUpModule():
+    print(f"# seed {SEED}")
+    with open(path(), "wb") as f:
+        f.write(BYTES)
+        os.fsync(f.fileno())
+
+
+def contents(name):
+    with open(path(name), "rb") as f:
+        return numpy.frombuffer(f.read(), numpy.uint8)
+
+
+class Ranges(unittest.TestCase):
+    """Reads and writes of host memory."""
+
+    def same(self, got, offset, length=None):
+        """Compares a tensor with the file from `offset` on."""
+        got = numpy.ascontiguousarray(got).reshape(-1).view(numpy.uint8)[:length]
+        self.assertTrue(numpy.array_equal(got, BYTES[offset:offset + len(got)]))
+
+    def test_reads(self):
+        """Reads ranges of many lengths, the longer ones through the queue."""
+        with penstock.File(path()) as file:
+            self.assertEqual((file.length, file.closed), (LENGTH, False))
+            for _ in range(60):
+                offset = RANDOM.randrange(LENGTH)
+                length = RANDOM.choice([1, 512, 4096, BLOCK, 3 << 20])
+                out = numpy.zeros(min(length, LENGTH - offset), numpy.uint8)
+                report = file.read(out, offset)
+                self.same(out, offset)
+                self.assertEqual(report.bytes, len(out))
+                self.assertEqual(sum(report.paths.values()), len(out))
+        self.assertTrue(file.closed)
+
+    def test_tensors(self):
+        """Reads tensors with gaps between their rows, lists of tensors, and parts of a tensor."""
+        with penstock.File(path()) as file:
+            whole = numpy.zeros((8, 1000), numpy.int32)
+            file.read(whole[:, :600], 4096)
+            self.same(whole[:, :600], 4096)
+            self.assertFalse(whole[:, 600:].any())
+            several = [numpy.zeros(n, numpy.uint16) for n in (1, 5000, 0, 777)]
+            self.assertEqual(file.read(several, 100).bytes, 2 * 5778)
+            self.same(numpy.concatenate(several), 100)
+            offsets = [5_000_000, 3, 9, 1_000_000]
+            file.read(several, offsets)
+            for one, offset in zip(several, offsets):
+                self.same(one, offset)
+            part = numpy.zeros(1000, numpy.uint8)
+            file.read(part, 50, length=300, at=200)
+            self.same(part[200:500], 50)
+            self.assertFalse(part[:200].any() or part[500:].any())
+            self.assertEqual(file.read([], 7).bytes, 0)
+
+    def test_end(self):
+        """The end of the file is an error, unless the caller accepts fewer bytes."""
+        out = numpy.zeros(2 << 20, numpy.uint8)
+        with penstock.File(path()) as file:
+            for count in (1000, len(out)):
+                with self.assertRaises(penstock.PenstockError) as caught:
+                    file.read(out[:count], LENGTH - 10)
+                self.assertEqual(caught.exception.errno, errno.ENODATA)
+                self.assertIn("slab", str(caught.exception))
+                self.assertEqual(file.read(out[:count], LENGTH - 10, exact=False).bytes, 10)
+                self.same(out[:10], LENGTH - 10)
+            self.assertEqual(file.read(out, LENGTH + 5, exact=False).bytes, 0)
+
+    def test_writes(self):
+        """Writes ranges in place, beyond the end, and of a created file."""
+        with penstock.File(path("new"), "r+", create=True, length=1 << 20) as file:
+            self.assertEqual(os.path.getsize(path("new")), 1 << 20)
+            file.write(BYTES[:5000], 3)
+            file.write([BYTES[5000:6000], BYTES[6000:9000]], 5003, durable=True)
+            file.write(BYTES[:100], 1 << 20)
+            back = numpy.zeros(9000, numpy.uint8)
+            file.read(back, 3)
+            self.same(back, 0)
+            file.sync()
+        got = contents("new")
+        self.assertEqual(len(got), (1 << 20) + 100)
+        self.assertTrue(numpy.array_equal(got[3:9003], BYTES[:9000]))
+        with penstock.File(path("new"), "r+") as file:
+            file.write(numpy.float32(1.5), 40)
+        self.assertEqual(contents("new")[40:44].view(numpy.float32)[0], 1.5)
+        with penstock.File(path("new"), "r+", create=True, length=77):
+            self.assertEqual(len(contents("new")), (1 << 20) + 100)
+
+    def test_created_without_length(self):
+        """Such a file is as long as the bytes that were written."""
+        with penstock.File(path("grown"), "r+", create=True) as file:
+            self.assertEqual(file.length, 0)
+            file.write(BYTES[:12345], 0)
+        self.assertTrue(numpy.array_equal(contents("grown"), BYTES[:12345]))
+
+    def test_refusals(self):
+        """Wrong arguments raise an error that says what is wrong, and move nothing."""
+        array, fixed = numpy.zeros(100, numpy.uint8), numpy.zeros(10, numpy.uint8)
+        fixed.flags.writeable = False
+        with penstock.File(path()) as file:
+            for call, words in (
+                    (lambda: penstock.File(path(), "w"), "mode must be 'r' or 'r+'"),
+                    (lambda: penstock.File(path(), create=True), "need the mode 'r+'"),
+                    (lambda: penstock.File(path(), "r+", length=5), "needs create=True"),
+                    (lambda: penstock.File(path(), require="all"), "require must be one of"),
+                    (lambda: file.read(fixed), "read-only"),
+                    (lambda: file.read(array, -1), "offset must be"),
+                    (lambda: file.read([array], [1, 2]), "1 tensors, but 2 offsets"),
+                    (lambda: file.read([array], 0, length=5), "need a single tensor"),
+                    (lambda: file.read(array, length=80, at=21), "exceed its 100 bytes"),
+                    (lambda: file.read(array[::2], length=8), "contiguous"),
+                    (lambda: file.read(array, penstock.Late(3)), "needs a stream"),
+                    (lambda: file.read_async(array, early=True), "needs a stream"),
+                    (lambda: penstock.Late(-1), "from 0 to 2**63 - 1")):
+                with self.subTest(words), self.assertRaises(ValueError) as caught:
+                    call()
+                self.assertIn(words, str(caught.exception))
+            for call in (lambda: file.read("text"), lambda: file.read(array, 1.5),
+                         lambda: file.read_async(array, stream=object())):
+                with self.assertRaises(TypeError):
+                    call()
+            with self.assertRaises(penstock.PenstockError) as caught:
+                file.write(array)
+            self.assertEqual(caught.exception.errno, errno.EBADF)
+            with self.assertRaises(penstock.PenstockError):
+                file.read_async(array, stream=1)  # Host memory has no streams.
+        self.assertFalse(array.any())
+        with self.assertRaises(penstock.NotFoundError):
+            penstock.File(path("missing"), "r+")
+        for call in (lambda: file.read(array), lambda: file.read_async(array), file.sync,
+                     lambda: file.length):
+            with self.assertRaisesRegex(ValueError, "closed"):
+                call()
+        file.close()
+
+
+class Transfers(unittest.TestCase):
+    """Transfers that run while the program goes on."""
+
+    def test_many(self):
+        """Eight threads share a File. Each has many transfers in flight."""
+        wrong = []
+
+        def run(number):
+            rng = random.Random(SEED + number)
+            for _ in range(4):
+                plan = [(rng.randrange(LENGTH - BLOCK), numpy.zeros(BLOCK, numpy.uint8))
+                        for _ in range(30)]
+                started = [file.read_async(out, offset) for offset, out in plan]
+                rng.shuffle(started)
+                if any(one.result().bytes != BLOCK for one in started):
+                    wrong.append("length")
+                wrong.extend(offset for offset, out in plan
+                             if not numpy.array_equal(out, BYTES[offset:offset + BLOCK]))
+
+        with penstock.File(path(), effort="fast") as file:
+            threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(wrong, [])
+
+    def test_more_than_the_queue_holds(self):
+        with penstock.File(path()) as file:
+            outs = [numpy.zeros(512, numpy.uint8) for _ in range(3000)]
+            started = [file.read_async(out, i * 512) for i, out in enumerate(outs)]
+            for one in started:
+                one.result()
+        for i, out in enumerate(outs):
+            self.assertTrue(numpy.array_equal(out, BYTES[i * 512:(i + 1) * 512]))
+
+    def test_dropped(self):
+        """The file keeps the memory of a transfer, and sync raises the error that nobody has asked
+        for."""
+        with penstock.File(path("dropped"), "r+", create=True, length=1 << 20) as file:
+            data = BYTES[:1 << 20].copy()
+            alive = weakref.ref(data)
+            file.write_async(data, 0)
+            del data
+            file.sync()
+            gc.collect()
+            self.assertIsNone(alive())
+            file.read_async(numpy.zeros(10, numpy.uint8), 1 << 30)
+            with self.assertRaises(penstock.PenstockError) as caught:
+                file.sync()
+            self.assertEqual(caught.exception.errno, errno.ENODATA)
+            file.sync()
+            asked = file.read_async(numpy.zeros(10, numpy.uint8), 1 << 30)
+            with self.assertRaises(penstock.PenstockError):
+                asked.result()
+        self.assertTrue(numpy.array_equal(contents("dropped"), BYTES[:1 << 20]))
+
+    def test_asyncio(self):
+        async def run(file):
+            outs = [numpy.zeros(BLOCK, numpy.uint8) for _ in range(20)]
+            reports = await asyncio.gather(*[file.read_async(out, i) for i, out in enumerate(outs)])
+            return outs, reports
+
+        with penstock.File(path()) as file:
+            outs, reports = asyncio.run(run(file))
+        self.assertEqual([r.bytes for r in reports], [BLOCK] * 20)
+        for i, out in enumerate(outs):
+            self.assertTrue(numpy.array_equal(out, BYTES[i:i + BLOCK]))
+
+    def test_interrupted(self):
+        """If a signal handler raises during a read, no byte moves after the exception."""
+        wait_for = _queue.Queue.wait_for
+        raised = []
+
+        def interrupted(self, transfer, timeout):
+            if not raised:
+                raised.append(transfer)
+                raise KeyboardInterrupt
+            wait_for(self, transfer, timeout)
+
+        out = numpy.zeros(LENGTH, numpy.uint8)
+        with penstock.File(path()) as file:
+            with unittest.mock.patch.object(_queue.Queue, "wait_for", interrupted):
+                with self.assertRaises(KeyboardInterrupt):
+                    file.read(out)
+            self.assertTrue(raised[0].done())
+            file.read(out)
+        self.assertTrue(numpy.array_equal(out, BYTES))
+
+    def test_forked(self):
+        """A File is of no use in a child of fork, and says so."""
+        with penstock.File(path()) as file:
+            file.read(numpy.zeros(10, numpy.uint8))
+            child = os.fork()
+            if not child:
+                try:
+                    file.read(numpy.zeros(10, numpy.uint8))
+                except penstock.PenstockError as error:
+                    os._exit(0 if "fork" in str(error) else 3)
+                except BaseException:
+                    os._exit(2)
+                os._exit(1)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            file.read(numpy.zeros(10, numpy.uint8))
+
+    def test_without_close(self):
+        """A File that is dropped with transfers in flight frees what it holds."""
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            file = penstock.File(path())
+            outs = [numpy.zeros(BLOCK, numpy.uint8) for _ in range(50)]
+            alive = [weakref.ref(out) for out in outs]
+            for i, out in enumerate(outs):
+                file.read_async(out, i * BLOCK)
+            del file, outs, out
+            gc.collect()
+            self.assertEqual([ref() for ref in alive], [None] * 50)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+
+CUDA = _cuda._libcuda()
+
+
+def driver(name, *args):
+    code = getattr(CUDA, name)(*args)
+    if code:
+        raise AssertionError(f"{name}: {code}")
+
+
+class Stream:
+    """A stream of the CUDA driver, as torch's streams are. `blocked` is a word for which the stream
+    waits after block()."""
+
+    def __init__(self):
+        handle, word = ctypes.c_void_p(), ctypes.c_void_p()
+        driver("cuStreamCreate", ctypes.byref(handle), 1)
+        driver("cuMemHostAlloc", ctypes.byref(word), 4096, 0)
+        self.cuda_stream = handle.value
+        self.word = ctypes.c_uint32.from_address(word.value)
+        self.word.value = 0
+
+    def block(self):
+        driver("cuStreamWaitValue32_v2", ctypes.c_void_p(self.cuda_stream),
+               ctypes.c_uint64(ctypes.addressof(self.word)), 1, 0)
+
+    def release(self):
+        self.word.value = 1
+
+    def synchronize(self):
+        driver("cuStreamSynchronize", ctypes.c_void_p(self.cuda_stream))
+
+
+def gpu(length):
+    """Returns a tensor on the GPU whose bytes are 0."""
+    tensor = penstock.allocate("U8", (length,), "cuda:0")
+    zeros = numpy.zeros(length, numpy.uint8)
+    driver("cuMemcpyHtoD_v2", ctypes.c_uint64(tensor.ptr), ctypes.c_void_p(zeros.ctypes.data),
+           ctypes.c_size_t(length))
+    return tensor
+
+
+def fetch(tensor):
+    """Returns the bytes of a tensor on the GPU."""
+    out = numpy.zeros(tensor.nbytes, numpy.uint8)
+    driver("cuMemcpyDtoH_v2", ctypes.c_void_p(out.ctypes.data), ctypes.c_uint64(tensor.ptr),
+           ctypes.c_size_t(out.nbytes))
+    return out
+
+
+class Streams(unittest.TestCase):
+    """Transfers in stream order, and in graphs."""
+
+    @classmethod
+    def setUpClass(cls):
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        driver("cuDeviceGet", ctypes.byref(device), 0)
+        driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        driver("cuCtxPushCurrent_v2", context)
+        with penstock.File(path()) as file:  # Starts the device's threads.
+            file.read(gpu(4096))
+
+    def test_gpu(self):
+        """Reads and writes of GPU memory without a stream."""
+        with penstock.File(path("gpu"), "r+", create=True) as file, penstock.File(path()) as slab:
+            one = gpu(3 << 20)
+            slab.read(one, 777)
+            file.write_async(one, 5).result()
+            self.assertEqual(slab.read(one, 0, length=10, at=20).bytes, 10)
+        self.assertTrue(numpy.array_equal(contents("gpu")[5:], BYTES[777:777 + (3 << 20)]))
+        self.assertTrue(numpy.array_equal(fetch(one)[20:30], BYTES[:10]))
+
+    def test_order(self):
+        """A read starts when the stream reaches it, and a later write sees its bytes."""
+        stream = Stream()
+        with penstock.File(path()) as slab, penstock.File(path("copy"), "r+", create=True) as copy:
+            block, small = gpu(2 * BLOCK), gpu(10)
+            stream.block()
+            read = slab.read_async([block, small], [4096, 0], stream=stream)
+            write = copy.write_async(block, 100, stream=stream)
+            time.sleep(0.05)
+            self.assertFalse(read.done() or write.done())
+            with self.assertRaises(TimeoutError):
+                read.result(timeout=0.01)
+            stream.release()
+            self.assertEqual(read.result().bytes, 2 * BLOCK + 10)
+            self.assertEqual(write.result(timeout=60).bytes, 2 * BLOCK)
+        self.assertTrue(numpy.array_equal(contents("copy")[100:], BYTES[4096:4096 + 2 * BLOCK]))
+
+    def test_early(self):
+        """Early reads of many blocks arrive in stream order."""
+        stream = Stream()
+        with penstock.File(path()) as file:
+            blocks = [gpu(BLOCK) for _ in range(64)]
+            stream.block()
+            reads = [file.read_async(block, i * BLOCK, stream=stream, early=True)
+                     for i, block in enumerate(blocks)]
+            self.assertFalse(any(fetch(block).any() for block in blocks))
+            stream.release()
+            for read in reads:
+                self.assertEqual(read.result().bytes, BLOCK)
+        for i, block in enumerate(blocks):
+            self.assertTrue(numpy.array_equal(fetch(block), BYTES[i * BLOCK:(i + 1) * BLOCK]))
+
+    def test_late(self):
+        """Values that change after the start are used, and checked."""
+        stream, pool = Stream(), gpu(8 * BLOCK)
+        length, offset, at = penstock.Late(), penstock.Late(), penstock.Late()
+        with penstock.File(path()) as file:
+            stream.block()
+            read = file.read_async(pool, offset, length=length, stream=stream)
+            other = file.read_async(pool, offset, length=BLOCK, at=at, stream=stream)
+            length.value, offset.value, at.value = 300, 1 << 20, 3 * BLOCK
+            stream.release()
+            self.assertEqual((read.result().bytes, other.result().bytes), (300, BLOCK))
+            got = fetch(pool)
+            self.assertTrue(numpy.array_equal(got[:300], BYTES[1 << 20:(1 << 20) + 300]))
+            self.assertTrue(numpy.array_equal(got[3 * BLOCK:4 * BLOCK],
+                                              BYTES[1 << 20:(1 << 20) + BLOCK]))
+            self.assertFalse(got[300:3 * BLOCK].any() or got[4 * BLOCK:].any())
+            at.value = 7 * BLOCK + 1
+            with self.assertRaises(penstock.PenstockError) as caught:
+                file.read_async(pool, length=BLOCK, at=at, stream=stream).result()
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            with self.assertRaisesRegex(ValueError, "give the length"):
+                file.read_async(pool, at=at, stream=stream)
+
+    def test_graph(self):
+        """Each replay of a captured read reads the file again, at the Late number's offset."""
+        stream, block, offset = Stream(), gpu(BLOCK), penstock.Late()
+        handle, graph, replay = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p(), \
+            ctypes.c_void_p()
+        with penstock.File(path()) as file:
+            driver("cuStreamBeginCapture_v2", handle, 0)
+            read = file.read_async(block, offset, stream=stream)
+            driver("cuStreamEndCapture", handle, ctypes.byref(graph))
+            driver("cuGraphInstantiateWithFlags", ctypes.byref(replay), graph, ctypes.c_uint64(0))
+            self.assertTrue(read.captured)
+            with self.assertRaisesRegex(RuntimeError, "no graph has replayed"):
+                read.replayed()
+            with self.assertRaisesRegex(RuntimeError, "replayed"):
+                read.result()
+
+            def launch():
+                driver("cuGraphLaunch", replay, handle)
+                stream.synchronize()
+
+            for _ in range(20):
+                offset.value = RANDOM.randrange(LENGTH - BLOCK)
+                launch()
+                self.assertEqual(read.replayed(), BLOCK)
+                self.assertTrue(numpy.array_equal(
+                    fetch(block), BYTES[offset.value:offset.value + BLOCK]))
+            offset.value = LENGTH - 3
+            launch()
+            with self.assertRaises(penstock.PenstockError) as caught:
+                read.replayed()
+            self.assertEqual(caught.exception.errno, errno.ENODATA)
+            offset.value = 0
+        launch()  # The file is closed.
+        with self.assertRaises(penstock.PenstockError) as caught:
+            read.replayed()
+        self.assertEqual(caught.exception.errno, errno.EBADF)
+        del offset
+        gc.collect()
+        launch()  # The graph still reads the Late number.
+        driver("cuGraphExecDestroy", replay)
+        driver("cuGraphDestroy", graph)
+
+    def test_too_many(self):
+        """If too many transfers wait for their streams, the next one fails, and does not hang."""
+        streams, block = [Stream() for _ in range(8)], gpu(512)
+        with penstock.File(path()) as file:
+            for stream in streams:
+                stream.block()
+            started = []
+            with unittest.mock.patch.object(_queue, "FULL_SECONDS", 0.3):
+                with self.assertRaises(penstock.PenstockError) as caught:
+                    while len(started) < 2000:
+                        stream = streams[len(started) % len(streams)]
+                        started.append(file.read_async(block, stream=stream))
+            self.assertEqual(caught.exception.errno, errno.EAGAIN)
+            for stream in streams:
+                stream.release()
+            for one in started:
+                self.assertEqual(one.result().bytes, 512)
+
+    def test_cancelled(self):
+        stream, block = Stream(), gpu(BLOCK)
+        with penstock.File(path()) as file:
+            stream.block()
+            read = file.read_async(block, stream=stream)
+            read.cancel()
+            with self.assertRaises(penstock.PenstockError) as caught:
+                read.result()
+            self.assertEqual(caught.exception.errno, errno.ECANCELED)
+            stream.release()
+            stream.synchronize()
+
+    def test_stream_objects(self):
+        """The streams of torch, cupy, numba and cuda.core are accepted."""
+        handle = Stream().cuda_stream
+
+        class Cupy:
+            ptr = handle
+
+        class Numba:
+            handle = ctypes.c_void_p(Cupy.ptr)
+
+        class Core:
+            def __cuda_stream__(self):
+                return (0, handle)
+
+        for stream in (Cupy(), Numba(), Core(), handle):
+            self.assertEqual(_cuda.stream_handle(stream), handle)
+        default = Numba()
+        default.handle = ctypes.c_void_p(0)
+        self.assertEqual((_cuda.stream_handle(0), _cuda.stream_handle(default)), (1, 1))
+        with penstock.File(path()) as file:
+            block = gpu(100)
+            self.assertEqual(file.read_async(block, 3, stream=0).result().bytes, 100)
+            self.assertTrue(numpy.array_equal(fetch(block), BYTES[3:103]))
+
+
+if __name__ == "__main__":
+    tap.main()
