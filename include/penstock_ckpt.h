@@ -251,10 +251,11 @@ struct penstock_ckpt {
  * links are not followed, and are no files of a checkpoint.
  *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
- *	subfolders are ignored. s3://BUCKET/PREFIX, with the options of penstock_open, stands for
- *	the objects whose keys begin with PREFIX/; penstock_manifest_open, penstock_ckpt_verify and
- *	penstock_ckpt_prune take such a name, too, and penstock_ckpt.path is then the URL without
- *	options.
+ *	subfolders are ignored. A file URL stands for its path, and penstock_ckpt.path then begins
+ *	with this path. s3://BUCKET/PREFIX, with the options of penstock_open, stands for the
+ *	objects whose keys begin with PREFIX/, and penstock_ckpt.path is then the URL without
+ *	options. penstock_manifest_open, penstock_ckpt_verify and penstock_ckpt_prune take such
+ *	names, too.
  * each	The function. The checkpoint is valid until it returns. If it returns non-zero, the call
  *	ends and returns that value.
  * user	Pointer that is passed to `each`.
