@@ -320,11 +320,11 @@ const struct command cmd_ckpt = {
 		"  --json     print one JSON object, see penstock-json(5)\n"
 		"  --quiet    print no progress, and no results that are not faults\n"
 		"\n"
-		"DIR is a checkpoint, or a folder with checkpoints, or s3://BUCKET/PREFIX for the\n"
-		"objects of a store. 'list' prints whether each checkpoint is complete.\n"
-		"'verify' compares the bytes of one checkpoint with its manifest, and exits\n"
-		"with 1 if there is a fault. 'prune' removes incomplete checkpoints, files that\n"
-		"earlier saves have left, and with --keep old checkpoints. It asks nothing, and\n"
-		"never removes the newest complete checkpoint.\n",
+		"DIR is a checkpoint, or a folder with checkpoints: /path, file:///path, or\n"
+		"s3://BUCKET/PREFIX for the objects of a store. 'list' prints whether each\n"
+		"checkpoint is complete. 'verify' compares the bytes of one checkpoint with its\n"
+		"manifest, and exits with 1 if there is a fault. 'prune' removes incomplete\n"
+		"checkpoints, files that earlier saves have left, and with --keep old\n"
+		"checkpoints. It asks nothing, and never removes the newest complete checkpoint.\n",
 	.run = ckpt_main,
 };

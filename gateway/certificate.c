@@ -30,6 +30,9 @@ static char *text_read(const char *path, int fd, char *why, size_t why_len)
 		len += n;
 	if (!text || n < 0) {
 		snprintf(why, why_len, "cannot read %s: %s", path, strerror(errno));
+		/* The bytes before the error may be a part of the key. */
+		if (text)
+			explicit_bzero(text, (size_t)len);
 		free(text);
 		text = NULL;
 	} else {

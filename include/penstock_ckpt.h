@@ -91,8 +91,8 @@ struct penstock_part_opts {
  *
  * -ENOSPC	the file system has too little space; nothing was written, and the message has the
  *		number of missing bytes
- * -EINVAL	an item's segments do not cover its range, the items are not in order, or one ends
- *		beyond opts->length
+ * -EINVAL	an item's segments do not cover its range, the items are not in order, one ends
+ *		beyond opts->length, or a flag is unknown
  * -ECANCELED	opts->look cancelled the call
  * -EIO		and other errors of penstock_open, penstock_transfer and penstock_commit
  */
@@ -117,7 +117,7 @@ PENSTOCK_API int penstock_part_write(const char *path, struct penstock_item *ite
  * -EBADMSG	the bytes of an item have another checksum; penstock_weights_get_place tells
  *		file, item and offset. All items have been read; those whose checksum was right have
  *		the flag PENSTOCK_ITEM_CHECKED
- * -EINVAL	a segment lies outside the range of its item
+ * -EINVAL	a segment lies outside the range of its item, or a flag is unknown
  * -ENODATA	the file ends before the last item
  * -ECANCELED	opts->look cancelled the call
  * -EIO		and other errors of penstock_open and penstock_transfer
@@ -152,7 +152,8 @@ struct penstock_manifest;
  * it, so that a truncated or changed manifest is detected. Any thread. May block.
  *
  * -EINVAL	a name cannot be written to a manifest, a part occurs twice, the items of a part
- *		overlap or end beyond it, or the manifest would have more than 512 MiB
+ *		overlap or end beyond it, a flag is unknown, or the manifest would have more than
+ *		512 MiB
  * -ENOSPC	and other errors of open(2), write(2), fsync(2) and rename(2)
  */
 PENSTOCK_API int penstock_manifest_write(const char *path, unsigned ranks,
@@ -250,10 +251,11 @@ struct penstock_ckpt {
  * links are not followed, and are no files of a checkpoint.
  *
  * dir	A folder that is a checkpoint, or whose direct subfolders are checkpoints. Other
- *	subfolders are ignored. s3://BUCKET/PREFIX, with the options of penstock_open, stands for
- *	the objects whose keys begin with PREFIX/; penstock_manifest_open, penstock_ckpt_verify and
- *	penstock_ckpt_prune take such a name, too, and penstock_ckpt.path is then the URL without
- *	options.
+ *	subfolders are ignored. A file URL stands for its path, and penstock_ckpt.path then begins
+ *	with this path. s3://BUCKET/PREFIX, with the options of penstock_open, stands for the
+ *	objects whose keys begin with PREFIX/, and penstock_ckpt.path is then the URL without
+ *	options. penstock_manifest_open, penstock_ckpt_verify and penstock_ckpt_prune take such
+ *	names, too.
  * each	The function. The checkpoint is valid until it returns. If it returns non-zero, the call
  *	ends and returns that value.
  * user	Pointer that is passed to `each`.

@@ -16,8 +16,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
@@ -91,6 +92,23 @@ def _is_whole(what: _torch_pickle.Description, nbytes: int) -> bool:
             return False
         step *= length
     return what.offset == 0 and step * what.dtype.itemsize == nbytes
+
+
+def _check_shapes(planner: LoadPlanner) -> None:
+    """Raises ValueError if a tensor of the state and the saved tensor differ in shape.
+
+    torch 2.4 does not compare the shapes, and would load only the range that both tensors
+    have. Does not check the states of planners that are not torch's default planner."""
+    if type(planner) is not DefaultLoadPlanner:
+        return
+    metadata = planner.metadata
+    saved = metadata.state_dict_metadata if metadata is not None else {}
+    for name, value in planner.state_dict.items():
+        wanted, size = saved.get(name), getattr(value, "size", None)
+        if isinstance(wanted, TensorStorageMetadata) and callable(size) and \
+                tuple(wanted.size) != tuple(size()):
+            raise ValueError(f"{name}: the state has the shape {tuple(size())}, the checkpoint "
+                             f"{tuple(wanted.size)}")
 
 
 @dataclasses.dataclass
@@ -193,6 +211,7 @@ class StorageReader(FileSystemReader):
                               os.path.join(self.folder, MARKER)) from error
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        _check_shapes(planner)
         started, self.report = time.monotonic(), LoadReport()
         manifest = _part.find_manifest(self._url()) \
             if self.checksums and self._has_manifest else None

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/dir.h"
+#include "common/file_url.h"
 #include "weights/err.h"
 
 int pst_ckpt_dir_open(const struct pst_ckpt_dir *in, const char *name, const char *path,
@@ -23,11 +24,18 @@ int pst_ckpt_dir_open(const struct pst_ckpt_dir *in, const char *name, const cha
 		out->path = ret ? path : out->objects.base;
 		return ret;
 	}
+	if (!in) {
+		name = pst_file_url_path(name);
+		out->path = pst_file_url_path(path);
+	}
+	if (!name || !out->path)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
+					PST_FILE_URL_HOST);
 	out->fd = openat(in ? in->fd : AT_FDCWD, name,
 			 O_RDONLY | O_DIRECTORY | O_CLOEXEC | (in ? O_NOFOLLOW : 0));
-	return out->fd < 0
-		       ? pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "cannot open: %m")
-		       : 0;
+	return out->fd < 0 ? pst_weights_fail_errno(errno, out->path, NULL, PST_NO_OFF,
+						    "cannot open: %m")
+			   : 0;
 }
 
 void pst_ckpt_dir_close(struct pst_ckpt_dir *dir)

@@ -19,9 +19,10 @@ struct pst_ckpt_dir {
  * Opens a folder or a prefix.
  *
  * in	the folder or prefix in which `name` is; NULL if `name` is a path or a URL
- * name	must not be a symbolic link unless `in` is NULL
- * path	name for messages, which must stay valid. For objects, out->path becomes their URL without
- *	options instead
+ * name	a file URL names a folder of this host if `in` is NULL; must not be a symbolic link
+ *	unless `in` is NULL
+ * path	name for messages, which must stay valid. out->path becomes the path in a file URL, and the
+ *	URL without options of objects
  */
 int pst_ckpt_dir_open(const struct pst_ckpt_dir *in, const char *name, const char *path,
 		      struct pst_ckpt_dir *out);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "ckpt/manifest.h"
+#include "ckpt/part.h"
 #include "common/crc32c.h"
 #include "common/text.h"
 #include "common/utf8.h"
@@ -48,6 +49,8 @@ static int items_copy_in(const char *path, const struct penstock_part *part,
 
 		if (ret)
 			return ret;
+		if (items[i].flags & ~PST_ITEM_FLAGS)
+			return write_fail(path, items[i].name, PST_ITEM_FLAG_UNKNOWN);
 		if (items[i].name && !pst_utf8_valid(items[i].name))
 			return write_fail(path, items[i].name, "the item's name is not UTF-8");
 	}

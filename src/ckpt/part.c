@@ -40,14 +40,16 @@ static bool seg_end(const struct penstock_seg *seg, uint64_t *end)
 	       !__builtin_add_overflow(*end, seg->off, end) && *end <= INT64_MAX;
 }
 
-/* Checks that the segments lie inside the range of the item in the file. Sets *covers to whether
- * each segment begins where the one before it ends, and all of them together cover the whole
- * range. */
+/* Checks the flags, and that the segments lie inside the range of the item in the file. Sets
+ * *covers to whether each segment begins where the one before it ends, and all of them together
+ * cover the whole range. */
 static int item_check(const struct pst_part_move *m, const struct penstock_item *item, bool *covers)
 {
 	uint64_t end = item->off;
 
 	*covers = true;
+	if (item->flags & ~PST_ITEM_FLAGS)
+		return item_fail(m, item, PST_ITEM_FLAG_UNKNOWN);
 	if (item->off > INT64_MAX || item->len > INT64_MAX - item->off)
 		return item_fail(m, item, "its range ends beyond 2^63");
 	if (item->seg_count && !item->segs)

@@ -35,10 +35,11 @@ static int cuda_count(void)
 {
 	static atomic_flag warned = ATOMIC_FLAG_INIT;
 	const char *why = NULL;
-	const struct pst_cuda *api = pst_cuda_get(&why);
+	int temporary;
+	const struct pst_cuda *api = pst_cuda_load(&why, &temporary);
 
 	/* Core selects host memory in place of a GPU. The user may expect a GPU to be used. */
-	if (pst_cuda_broken() && !atomic_flag_test_and_set(&warned))
+	if ((temporary || pst_cuda_broken()) && !atomic_flag_test_and_set(&warned))
 		pst_log(PST_LOG_WARN, "cuda", "device auto is no GPU, because the driver fails: %s",
 			why);
 	return api ? api->device_count : 0;
@@ -110,16 +111,18 @@ static bool ordinal_parse(const char *text, int *out)
 static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 {
 	const char *why = "no CUDA driver";
-	const struct pst_cuda *api = pst_cuda_get(&why);
+	int temporary, ordinal;
+	const struct pst_cuda *api = pst_cuda_load(&why, &temporary);
 	struct pst_cuda_device *c;
 	enum pst_cu_result rc;
-	int ordinal;
 
 	if (!ordinal_parse(dev->name + 5, &ordinal))
 		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, "'%s': want cuda:N",
 				      dev->name);
 	if (!api)
-		return pst_fail(err, PENSTOCK_WHY_NO_DRIVER, "%s", why);
+		return pst_fail(err,
+				temporary ? pst_why_from_errno(temporary) : PENSTOCK_WHY_NO_DRIVER,
+				"%s", why);
 	if (ordinal >= api->device_count)
 		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE, "%s: there are %d GPUs", dev->name,
 				api->device_count);

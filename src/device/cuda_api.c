@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads the CUDA driver library once, looks up the functions listed in cuda_api.h, initialises the
+ * Loads the CUDA driver library, looks up the functions listed in cuda_api.h, initialises the
  * driver and translates its result codes. Device cuda calls these functions, and so does code that
  * only needs to know whether the machine has a GPU. They must never create a context. If no driver
  * is installed, which is normal, they must return an error and never end the process.
@@ -11,10 +11,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/base/fork.h"
 
 struct func_entry {
 	const char *symbol;
@@ -29,13 +32,27 @@ struct result_entry {
 };
 
 /* The loaded driver's functions, and whether loading succeeded. driver_load writes these variables
- * once; they are read-only afterwards. */
+ * until the state is `decided`; they are read-only afterwards. */
 static struct pst_cuda table;
 static bool loaded;
 static char why_text[256];
 /* Whether the machine has a driver that this file could not start. */
 static bool broken;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+/* Whether the driver is loaded, or cannot be loaded in this process. */
+static atomic_bool decided;
+/* Held while the driver is loaded. The lock's holder may take locks of the driver only. */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void load_lock_reset(void)
+{
+	pthread_mutex_init(&load_lock, NULL);
+}
+
+/* Lets the child of a fork load the driver even if a thread of its parent was loading it. */
+__attribute__((constructor)) static void load_hook_fork(void)
+{
+	pst_fork_hook(load_lock_reset);
+}
 
 /* clang-format off */
 #define REQUIRED(name, symbol, params) \
@@ -182,9 +199,23 @@ static int driver_start(const char *file)
 	return 0;
 }
 
+/* Returns the errno of a failed dlopen that may succeed later, or 0. dlopen sets no errno, but its
+ * message ends with the text of one. */
+static int temporary_errno(const char *text)
+{
+	/* The text of EMFILE is the beginning of that of ENFILE. */
+	static const int codes[] = {ENFILE, EMFILE, ENOMEM};
+
+	for (size_t i = 0; text && i < sizeof(codes) / sizeof(codes[0]); i++)
+		if (strstr(text, strerror(codes[i])))
+			return codes[i];
+	return 0;
+}
+
 /* Loads the driver library. The library is never unloaded, because it starts its own threads, and
- * its exit handlers run later than any code that could unload it. */
-static void driver_load(void)
+ * its exit handlers run later than any code that could unload it. Returns 0 if the state is
+ * decided, or the errno of a temporary failure. */
+static int driver_load(void)
 {
 	const char *file = getenv("PENSTOCK_LIBCUDA");
 	void *lib;
@@ -194,29 +225,57 @@ static void driver_load(void)
 	lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
 	if (!lib) {
 		const char *text = dlerror();
+		int code = temporary_errno(text);
 
+		if (code)
+			return code;
 		/* A missing file is a missing driver. */
 		broken = text && !strstr(text, strerror(ENOENT));
 		load_refuse("%s", text ? text : file);
-		return;
+		return 0;
 	}
-	if (funcs_look_up(lib, file) < 0 || driver_start(file) < 0)
-		return;
-	loaded = true;
+	loaded = funcs_look_up(lib, file) >= 0 && driver_start(file) >= 0;
+	return 0;
+}
+
+/* Returns the reason of a temporary failure. A later call must not change the text that an earlier
+ * one has returned, so each text is constant. */
+static const char *temporary_text(int code)
+{
+	return code == ENOMEM ? "no memory to load the CUDA driver"
+	       : code == EMFILE
+		       ? "the CUDA driver cannot be loaded: this process has too many open files"
+		       : "the CUDA driver cannot be loaded: the machine has too many open files";
+}
+
+const struct pst_cuda *pst_cuda_load(const char **why, int *temporary)
+{
+	int code = 0;
+
+	if (!atomic_load_explicit(&decided, memory_order_acquire)) {
+		pthread_mutex_lock(&load_lock);
+		if (!atomic_load_explicit(&decided, memory_order_relaxed))
+			code = driver_load();
+		if (!code)
+			atomic_store_explicit(&decided, true, memory_order_release);
+		pthread_mutex_unlock(&load_lock);
+	}
+	*temporary = code;
+	if (!code && loaded)
+		return &table;
+	*why = code ? temporary_text(code) : why_text;
+	return NULL;
 }
 
 const struct pst_cuda *pst_cuda_get(const char **why)
 {
-	pthread_once(&once, driver_load);
-	if (loaded)
-		return &table;
-	if (why)
-		*why = why_text;
-	return NULL;
+	const char *text;
+	int temporary;
+
+	return pst_cuda_load(why ? why : &text, &temporary);
 }
 
 bool pst_cuda_broken(void)
 {
-	pthread_once(&once, driver_load);
-	return broken;
+	return atomic_load_explicit(&decided, memory_order_acquire) && broken;
 }

@@ -3,7 +3,7 @@
  * Declares the part of the CUDA driver API that Penstock uses, without NVIDIA's header. It has
  * handles, constants, structs, and one list of functions with their symbol names. Device cuda and
  * the tests call these functions; tests/standin implements them for machines without a GPU.
- * cuda_api.c loads the driver once with dlopen. This header must never need an NVIDIA header or
+ * cuda_api.c loads the driver with dlopen. This header must never need an NVIDIA header or
  * library at build time. It contains only facts of the interface: where the real cuda.h exists,
  * tests/standin/abi.c compares every line with it.
  */
@@ -567,14 +567,18 @@ struct pst_cuda {
 
 /*
  * Returns the driver, or NULL with a sentence in *why (static storage) that tells what is missing.
- * `why` may be NULL. The first call loads and initialises the driver, which may take a second.
- * Every later call returns the same result. Any thread may call it. The environment variable
- * PENSTOCK_LIBCUDA names a file to load instead of libcuda.so.1.
+ * The first call loads and initialises the driver, which may take a second. Every later call
+ * returns the same result, with one exception: if the driver could not be loaded for lack of memory
+ * or descriptors, *temporary is ENOMEM, EMFILE or ENFILE, and the next call tries again. Otherwise
+ * *temporary is 0. Any thread may call it. The environment variable PENSTOCK_LIBCUDA names a file
+ * to load instead of libcuda.so.1.
  */
+const struct pst_cuda *pst_cuda_load(const char **why, int *temporary);
+/* Does the same as pst_cuda_load, without `temporary`. `why` may be NULL. */
 const struct pst_cuda *pst_cuda_get(const char **why);
 
-/* Returns whether the machine has a driver that could not be loaded or started. Returns false if it
- * has no driver, or if the driver finds no GPU. */
+/* Returns whether the machine has a driver that cannot be loaded or started in this process.
+ * Returns false if it has no driver, if the driver finds no GPU, or before pst_cuda_load. */
 bool pst_cuda_broken(void);
 
 /* Returns the -errno that stands for a result of the driver, or 0 for success. */

@@ -210,6 +210,9 @@ static void test_refused_writes(void **state)
 	items[1] = make_item("\xc0\xaf", 20, 10, 1);
 	check_write(path, &part, 1, "not UTF-8");
 	items[1] = make_item("y", 20, 10, 1);
+	items[1].flags |= PENSTOCK_ITEM_CHECKED << 1;
+	check_write(path, &part, 1, "a flag of the item is unknown");
+	items[1] = make_item("y", 20, 10, 1);
 	part.items = NULL;
 	check_write(path, &part, 1, "no items");
 	part.items = items;

@@ -257,6 +257,11 @@ static void test_refusals(void **state)
 	check_refused(path, EINVAL, "without their list");
 	part.items[1].segs = &part.segs[1];
 	part.segs[1].buf = part.blocks[1];
+	part.items[1].flags = PENSTOCK_ITEM_CHECKED << 1;
+	check_refused(path, EINVAL, "a flag of the item is unknown");
+	assert_int_equal(penstock_part_read(path, part.items, 2, NULL, NULL), -EINVAL);
+	assert_non_null(strstr(penstock_errmsg(), "a flag of the item is unknown"));
+	part.items[1].flags = 0;
 	opts.length = 1999;
 	check_refused(path, EINVAL, "beyond the length");
 	opts.length = 0;

@@ -77,6 +77,17 @@ class Single(unittest.TestCase):
         # row-major order in the file.
         self.assertEqual(reader.report.through_torch, 2)
 
+    def test_other_shape(self):
+        """A load into a tensor of another shape fails, and changes no tensor."""
+        path = folder()
+        dcp.save({"w": torch.ones(20, 30)}, storage_writer=pt.StorageWriter(path))
+        for shape in ((10, 30), (40, 30), (20, 40), (600,), ()):
+            with self.subTest(shape):
+                got = {"w": torch.zeros(shape)}
+                with self.assertRaisesRegex(ERRORS, "20, 30"):
+                    dcp.load(got, storage_reader=pt.StorageReader(path))
+                self.assertTrue(torch.equal(got["w"], torch.zeros(shape)))
+
     def test_ours_reads_ours(self):
         state, path = plain_state(3), folder()
         dcp.save(state, storage_writer=pt.StorageWriter(path))

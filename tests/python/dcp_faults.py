@@ -30,6 +30,7 @@ from penstock import _dcp_write
 from states import ERRORS, emptied, folder, same, stock_load
 
 warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
+LACKS_SAFETENSORS = not hasattr(dcp, "HuggingFaceStorageWriter")
 
 
 def state_of(value, count=5000):
@@ -364,7 +365,6 @@ class Options(unittest.TestCase):
         """A file URL means its path, not a folder named "file:" in the working folder."""
         path, other, here = folder(), folder(), os.getcwd()
         state = {"w": torch.arange(5.0)}
-        hf = pt.HuggingFaceStorageWriter, pt.HuggingFaceStorageReader
         os.chdir(os.path.dirname(folder()))
         try:
             save("file://" + path, 1, stripe=["file://localhost" + other])
@@ -374,22 +374,38 @@ class Options(unittest.TestCase):
             same(got, state_of(1))
             self.assertTrue(os.listdir(other))
             dcp.save(state_of(2), storage_writer=pt.StorageWriter("unused"),
-                     checkpoint_id="file://" + path, no_dist=True)
+                     checkpoint_id="file://" + path)
             check(path, 2)
             with pt.Checkpointer("file://" + path) as points:
                 self.assertEqual(points.folder, path)
             pt.save(state, f"file://{path}/a.pt")
             self.assertTrue(torch.equal(pt.load(f"file://{path}/a.pt")["w"], state["w"]))
-            for make in (hf[0], lambda url: hf[0](path=url)):
+            for make in (pt.StorageWriter, pt.StorageReader, pt.Checkpointer, pt.load):
+                self.refuse_other_host(make)
+            self.assertEqual(os.listdir("."), [])
+        finally:
+            os.chdir(here)
+
+    def refuse_other_host(self, make):
+        with self.assertRaisesRegex(penstock.PenstockError, "another host") as caught:
+            make("file://host" + folder())
+        self.assertEqual((caught.exception.errno, caught.exception.reason),
+                         (errno.EINVAL, "bad-argument"))
+
+    @unittest.skipIf(LACKS_SAFETENSORS, f"torch {torch.__version__} lacks HuggingFaceStorageWriter")
+    def test_file_urls_of_safetensors(self):
+        """The writer and the reader of safetensors checkpoints accept file URLs, too."""
+        writer, reader, here = pt.HuggingFaceStorageWriter, pt.HuggingFaceStorageReader, os.getcwd()
+        state = {"w": torch.arange(5.0)}
+        os.chdir(os.path.dirname(folder()))
+        try:
+            for make in (writer, lambda url: writer(path=url)):
                 url, got = "file://" + folder(), {"w": torch.zeros(5)}
                 dcp.save(state, storage_writer=make(url), no_dist=True)
-                dcp.load(got, storage_reader=hf[1](url), no_dist=True)
+                dcp.load(got, storage_reader=reader(url), no_dist=True)
                 self.assertTrue(torch.equal(got["w"], state["w"]))
-            for make in (pt.StorageWriter, pt.StorageReader, pt.Checkpointer, pt.load, *hf):
-                with self.assertRaisesRegex(penstock.PenstockError, "another host") as caught:
-                    make("file://host" + path)
-                self.assertEqual((caught.exception.errno, caught.exception.reason),
-                                 (errno.EINVAL, "bad-argument"))
+            for make in (writer, reader):
+                self.refuse_other_host(make)
             self.assertEqual(os.listdir("."), [])
         finally:
             os.chdir(here)

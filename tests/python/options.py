@@ -5,6 +5,7 @@ With TQDM=real in the environment, the tests use the package tqdm. Otherwise the
 which has the same interface."""
 
 import asyncio
+import functools
 import inspect
 import os
 import sys
@@ -235,26 +236,44 @@ def drop():
     os.close(fd)
 
 
+def cached_after(load):
+    """Returns cached() after a cold load. Repeats the load up to four times if the page cache
+    lacks bytes, because some kernels drop page cache at any time."""
+    found = 0
+    for _ in range(5):
+        drop()
+        load()
+        found = max(found, cached())
+        if found > 0.99:
+            break
+    return found
+
+
 class KeepCached(unittest.TestCase):
     def test_keeps(self):
         """A cold load with keep_cached leaves all bytes of the tensors in the page cache."""
+        def by_tensor():
+            with penstock.safe_open(FILE, "np", keep_cached=True) as f:
+                same(self, {name: f.get_tensor(name) for name in f.offset_keys()}, ARRAYS)
+
         for title, load in LOADS.items():
-            drop()
-            load(keep_cached=True)
-            self.assertGreater(cached(), 0.99, title)
-        drop()
-        with penstock.safe_open(FILE, "np", keep_cached=True) as f:
-            same(self, {name: f.get_tensor(name) for name in f.offset_keys()}, ARRAYS)
-        self.assertGreater(cached(), 0.99)
+            found = cached_after(functools.partial(load, keep_cached=True))
+            self.assertGreater(found, 0.99, title)
+        self.assertGreater(cached_after(by_tensor), 0.99)
 
     def test_cached_already(self):
         """If the files are cached, a load uses the path that it would use without keep_cached."""
-        with open(FILE, "rb") as f:
-            f.read()
-        asked, model = [], penstock.Model(FILE)
-        for how in ({}, {"keep_cached": True}):
-            opts = model.options(**how)[0]
-            asked.append((opts.path, opts.effort))
+        model = penstock.Model(FILE)
+        for _ in range(5):
+            asked = []
+            with open(FILE, "rb") as f:
+                f.read()
+            for how in ({}, {"keep_cached": True}):
+                opts = model.options(**how)[0]
+                asked.append((opts.path, opts.effort))
+            # They can differ if the kernel has dropped page cache in the meantime.
+            if asked[0] == asked[1]:
+                break
         self.assertEqual(asked[0], asked[1])
 
     def test_effort(self):

@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "page_cache.h"
+
 static char folder[PATH_MAX], json_path[PATH_MAX + 32], log_path[PATH_MAX + 32];
 
 static int setup(void **state)
@@ -520,6 +522,7 @@ static bool effort_reads_by(const char *effort, const char *path)
 	char line[PATH_MAX + 64];
 	int fd = st_make("effort", LONG, O_RDWR);
 	void *dev = cu_alloc(LONG), *fh;
+	struct test_held held = test_hold(st_path, LONG);
 	unsigned before;
 	bool named;
 
@@ -531,6 +534,7 @@ static bool effort_reads_by(const char *effort, const char *path)
 	fh = st_register(fd, NULL);
 	assert_int_equal(cuFileRead(fh, dev, LONG, 0, 0), LONG);
 	named = logged(line) > before;
+	test_release(held);
 	st_drop(fh, fd);
 	assert_ok(cuFileDriverClose());
 	cu_free(dev);

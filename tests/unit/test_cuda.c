@@ -8,6 +8,7 @@
 #include "cuda_device.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define IMPORTS_MAX 4096 /* PST_CUDA_IMPORTS_MAX of cuda_context.h, which a test cannot include */
@@ -145,6 +146,36 @@ static void broken_driver_warns_once(void **state)
 	assert_int_equal(
 		output_of_child("broken_driver", "PENSTOCK_STANDIN_FAIL=cuDeviceGetCount:1:999"),
 		sizeof(line) - 1);
+}
+
+/* Runs in a child: the driver cannot be loaded while the process has too many open files. The next
+ * open of a device loads it. */
+static int too_many_files(void)
+{
+	struct penstock_device *dev = device_new("cuda:0");
+	struct rlimit limit, none;
+
+	EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none = limit;
+	none.rlim_cur = 0;
+	EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+	EXPECT_EQ(ops->count(), 0);
+	EXPECT_EQ(ops->open(dev, &err), -EMFILE);
+	EXPECT_EQ(err.why, PENSTOCK_WHY_NO_FILES);
+	EXPECT_EQ(strstr(err.text, "this process has too many open files") != NULL, 1);
+	EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	EXPECT_EQ(ops->open(dev, &err), 0);
+	EXPECT_EQ(ops->count() > 0, 1);
+	device_close(dev);
+	return 0;
+}
+
+static void load_is_repeated(void **state)
+{
+	static const char *const none[] = {NULL};
+
+	(void)state;
+	assert_int_equal(run_self("too_many_files", none), 0);
 }
 
 /* ---- facts ---- */
@@ -610,6 +641,7 @@ static const struct child_case child_cases[] = {
 	{"no_context", no_context, false},
 	{"no_driver", no_driver, true},
 	{"broken_driver", broken_driver, true},
+	{"too_many_files", too_many_files, true},
 	{"limited_device", limited_device, false},
 	{"dma_buf", dma_buf, false},
 	{"importer", importer, false},
@@ -626,6 +658,7 @@ int main(int argc, char **argv)
 		CASE(opening_creates_no_context),
 		CASE(missing_driver_is_silent),
 		CASE(broken_driver_warns_once),
+		CASE(load_is_repeated),
 		CASE(numa_node_is_read_below_sys_root),
 		CASE(facts_of_the_device),
 		CASE(facts_of_a_limited_device),
