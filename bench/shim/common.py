@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that torch_gds.py and kvikio_modes.py share. They write CSV rows in the format of
-bench_shim, query the page cache with cachestat(2), and call Penstock's own API (the core) in
-the same process through bench_core.so. A caller must compare the bytes before it uses a
-measured value."""
+"""Functions that torch_gds.py, kvikio_modes.py and ../python_blocks.py share. They write CSV rows
+in the format of bench_shim, query the page cache with cachestat(2), and call Penstock's own API
+(the core) in the same process through bench_core.so. A caller must compare the bytes before it
+uses a measured value."""
 
 import ctypes
 import os
@@ -77,11 +77,13 @@ def compare_samples(path, size, get):
 
 
 def measure(rows, group, name, rep, size, call, note=""):
-    """Measures the time of call(), which must return only when all bytes have arrived."""
+    """Measures the time of call(), which must return only when all bytes have arrived. Returns the
+    rate in GB/s."""
     cpu, began = cpu_seconds(), time.monotonic()
     call()
     seconds = time.monotonic() - began
     rows.add(group, name, rep, size, seconds, cpu_seconds() - cpu, note)
+    return size / seconds / 1e9
 
 
 class Core:
