@@ -4,6 +4,7 @@ names or codes that numpy, torch, DLPack and the array interfaces use."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ._lib import also_safetensor_error, ffi, lib
@@ -74,6 +75,7 @@ def numpy_dtype(name: str) -> Any:
     return found
 
 
+@functools.lru_cache(maxsize=256)
 def from_numpy_dtype(dtype: Any) -> str:
     """Returns the safetensors name of a numpy dtype; raises TypeError if it has none."""
     name = FROM_TYPESTR.get(dtype.newbyteorder("<").str if dtype.kind != "V" else "")
@@ -110,6 +112,7 @@ def torch_shape(dtype: str, shape: Sequence[int]) -> Tuple[int, ...]:
     return (*shape[:-1], shape[-1] // 2)
 
 
+@functools.lru_cache(maxsize=256)
 def from_torch_dtype(dtype: Any) -> str:
     """Returns the safetensors name of a torch dtype; raises TypeError if it has none."""
     name: Optional[str] = _FROM_TORCH.get(str(dtype).rpartition(".")[2])

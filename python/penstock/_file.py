@@ -6,16 +6,17 @@ own format, such as a cache of key-value blocks."""
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._cuda import is_capturing, stream_handle, synchronize_all
-from ._lib import ffi, lib
+from ._lib import PenstockError, ffi, lib
 from ._model import CLASSES, EFFORTS, PathLike
 from ._part import Segment
-from ._queue import (DURABLE, EARLY, EXACT, READING, WRITING, Late, LateValues, Queue, Transfer,
-                     TransferReport, pack_request, report_error)
+from ._queue import (DURABLE, EARLY, EXACT, READING, REPORT_SIZE, WRITING, Late, LateValues, Queue,
+                     Transfer, TransferReport, pack_request, report_error)
 from ._tensor import Place, place_of
 from ._transfer import CREATE, WRITE, Storage, segments_of
 
@@ -24,6 +25,9 @@ REQUESTS_MAX, SEGMENTS_MAX = 1024, 16384
 # Maximum length in bytes of a transfer that the calling thread makes itself. Meanwhile Python runs
 # no signal handler.
 SHORT_BYTES = 1 << 20
+
+# The URLs of objects begin so. A transfer to or from a server can take long.
+OBJECTS = ("s3://", "http://", "https://")
 
 Offset = Union[int, Sequence[int], Late]
 
@@ -38,8 +42,9 @@ class File:
             transfer = file.read_async(block, 4096, stream=torch.cuda.current_stream())
 
     Tensors may be of torch, numpy, cupy, jax (only to write) or penstock, or other objects with a
-    buffer, an array interface or DLPack. All methods release the GIL while bytes move, and any
-    number of threads may use a File at the same time.
+    buffer, an array interface or DLPack. A dtype that safetensors lacks needs a view as bytes. All
+    methods release the GIL while bytes move, and any number of threads may use a File at the same
+    time. A child of fork must open its own File.
 
     Args:
         path: a file or block device. With mode "r" also a URL s3://bucket/key.
@@ -65,13 +70,17 @@ class File:
                              f"{list(EFFORTS)}")
         if mode == "r" and (create or length):
             raise ValueError("create and length need the mode 'r+'")
-        if length < 0 or (length and not create):
+        length = _whole("length", length)
+        if length and not create:
             raise ValueError("length is the length of a created file in bytes, and needs "
                              "create=True")
         self.name = os.fsdecode(path)
+        self._writable, self._local = mode == "r+", not self.name.startswith(OBJECTS)
+        if self._writable and not self._local:
+            raise ValueError(f"{self.name}: mode 'r+' needs a file or block device; an "
+                             "ObjectClient writes objects")
         # The query of a URL can be long, and errors do not need it.
-        shown = self.name.partition("?")[0] if self.name.startswith("s3://") else self.name
-        self._writable, self._local = mode == "r+", not self.name.startswith("s3://")
+        shown = self.name if self._local else self.name.partition("?")[0]
         self._how: Dict[str, Any] = {"require": require, "effort": effort}
         flags = (WRITE if self._writable else 0) | (CREATE if create else 0)
         self._storage = Storage(path, shown, flags, length)
@@ -82,7 +91,12 @@ class File:
     def __repr__(self) -> str:
         return f"penstock.File({self.name!r}, {'r+' if self._writable else 'r'!r})"
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a penstock.File cannot be copied or pickled; open the file again, also in "
+                        "another process")
+
     def __enter__(self) -> "File":
+        self._check_open()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -90,7 +104,7 @@ class File:
 
     @property
     def closed(self) -> bool:  # pylint: disable=missing-function-docstring
-        return self._storage.handle is None
+        return self._storage.closed
 
     @property
     def length(self) -> int:
@@ -99,10 +113,13 @@ class File:
         return self._storage.length
 
     def close(self) -> None:
-        """Waits until no transfer is under way, and closes the file.
+        """Waits until no transfer is under way, and closes the file. Raises the error of a transfer
+        whose result nobody has asked for.
 
-        Raises the error of a transfer whose result nobody has asked for. A transfer in stream order
-        is under way until its stream has reached it, or until it is cancelled."""
+        A transfer in stream order is under way until its stream has reached it, or until it is
+        cancelled. If a signal handler raises an exception meanwhile, as Ctrl-C does, close cancels
+        the transfers. A read or write that another thread has begun ends normally, or raises
+        ValueError."""
         if self.closed:
             return
         try:
@@ -128,8 +145,8 @@ class File:
         arrived.
 
         Args:
-            out: a tensor, or a list of tensors.
-            offset: where the bytes begin in the file. For a list of tensors, a list of offsets;
+            out: a tensor, or a list of tensors, with at most 16,384 contiguous pieces in total.
+            offset: where the bytes begin in the file. For a list of tensors, a sequence of offsets;
                 with a single offset, the tensors' bytes follow each other in the file.
             length: number of bytes to read, if not the whole tensor. Needs a single contiguous
                 tensor, as does `at`.
@@ -192,22 +209,27 @@ class File:
     def _move(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,
               synchronize: bool) -> TransferReport:
         self._check_open()
-        segments, late, keep = _segments(op, data, offset, length, at)
+        segments, late, keep = self._segments(op, data, offset, length, at)
         _refuse_late(late)
         if synchronize:
             synchronize_all({s.device for s in segments})
         if not segments or not self._local or \
-                sum(s.row_bytes * s.rows for s in segments) > SHORT_BYTES:
-            transfer = self._queue.submit(op, segments, keep, flags=flags, **self._how)
+                sum([s.row_bytes * s.rows for s in segments]) > SHORT_BYTES:
+            transfer = Transfer(self._queue)
             try:
+                self._queue.submit(transfer, op, segments, keep, flags=flags, **self._how)
                 return transfer.result()
             finally:
                 transfer.abandon()  # Does nothing unless a signal handler has raised an exception.
-        request, parts = pack_request(self._storage.handle, op, segments, flags=flags, **self._how)
+                del transfer  # See Transfer.result.
+        # While this function refers to the handle, close() in another thread does not close the
+        # storage.
+        handle = self._storage.handle
+        request, parts = pack_request(handle, op, segments, flags=flags, **self._how)
         answer = ffi.new("struct penstock_report *")
-        answer.size = ffi.sizeof("struct penstock_report")
+        answer.size = REPORT_SIZE
         code = lib.penstock_transfer(request, answer)
-        del parts, keep  # The transfer used the memory up to here.
+        del handle, parts, keep  # The transfer used them up to here.
         if code < 0:
             raise report_error(code, answer, self._storage.name)
         report = TransferReport()
@@ -217,18 +239,35 @@ class File:
     def _start(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,
                stream: Any, synchronize: bool) -> Transfer:
         self._check_open()
-        segments, late, keep = _segments(op, data, offset, length, at)
+        segments, late, keep = self._segments(op, data, offset, length, at)
+        transfer = Transfer(self._queue)
         if stream is None:
             if flags & EARLY:
                 raise ValueError("early=True needs a stream")
             _refuse_late(late)
             if synchronize:
                 synchronize_all({s.device for s in segments})
-            return self._queue.submit(op, segments, keep, flags=flags, **self._how)
+            self._queue.submit(transfer, op, segments, keep, flags=flags, **self._how)
+            return transfer
         handle, gpu = stream_handle(stream), segments[0].device if segments else "host"
         captured = gpu.startswith("cuda:") and is_capturing(handle, int(gpu[5:]))
-        return self._queue.submit(op, segments, keep, flags=flags, stream=handle, late=late,
-                                  captured=captured, **self._how)
+        self._queue.submit(transfer, op, segments, keep, flags=flags, stream=handle, late=late,
+                           captured=captured, **self._how)
+        return transfer
+
+    def _segments(self, op: int, data: Any, offset: Any, length: Any, at: Any
+                  ) -> Tuple[List[Segment], Optional[LateValues], List[Place]]:
+        """Returns what _segments returns, after checks of the mode and of the limit."""
+        if op == WRITING and not self._writable:
+            error = PenstockError(errno.EBADF, f"{self._storage.name}: the file is open with mode "
+                                  "'r'; writes need the mode 'r+'", self._storage.name)
+            error.reason = "bad-argument"
+            raise error
+        found = _segments(op, data, offset, length, at)
+        if len(found[0]) > SEGMENTS_MAX:
+            raise ValueError(f"the tensors are in {len(found[0])} contiguous pieces; one call "
+                             f"moves at most {SEGMENTS_MAX}, so use several calls")
+        return found
 
 
 def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
@@ -239,7 +278,7 @@ def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
         if length is not None or at != 0 or isinstance(offset, Late):
             raise ValueError("length, at and Late numbers need a single tensor, not a list")
         places = [place_of(one) for one in data]
-        if isinstance(offset, (list, tuple)):
+        if _is_sequence(offset):
             if len(offset) != len(places):
                 raise ValueError(f"{len(places)} tensors, but {len(offset)} offsets")
             offsets = [_whole("offset", one) for one in offset]
@@ -262,9 +301,9 @@ def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
     first = 0 if isinstance(at, Late) else _whole("at", at)
     count = place.nbytes - first if length is None or isinstance(length, Late) else \
         _whole("length", length)
-    if first + count > place.nbytes or count < 0:
-        raise ValueError(f"{count} bytes from byte {first} of the tensor's memory on exceed its "
-                         f"{place.nbytes} bytes")
+    if first > place.nbytes or first + count > place.nbytes:
+        raise ValueError(f"{max(count, 0)} bytes from byte {first} of the tensor's memory on "
+                         f"exceed its {place.nbytes} bytes")
     values = [value if isinstance(value, Late) else None for value in (length, offset, at)]
     if any(value is not None for value in values):
         late = LateValues(values, place.nbytes - first)
@@ -272,9 +311,20 @@ def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
     return [Segment(start, whole.ptr + first, count, whole.device)], late, [place]
 
 
+def _is_sequence(value: Any) -> bool:
+    """Returns whether the value is a sequence or an array, and not a number. Arrays of all shapes
+    have __len__ and __index__."""
+    if hasattr(value, "ndim"):
+        return bool(value.ndim)
+    return hasattr(value, "__len__")
+
+
 def _whole(name: str, value: Any) -> int:
     """Returns an offset or a length as an int. Raises ValueError if it is out of range."""
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}") from None
     if not 0 <= number < 1 << 63:
         raise ValueError(f"{name} must be a whole number from 0 to 2**63 - 1, not {number}")
     return number

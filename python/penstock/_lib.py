@@ -189,7 +189,7 @@ def _unpickle_combined(kind: Any, args: Tuple[Any, ...]) -> Any:
     return also_safetensor_error(kind)(*args)
 
 
-def _decode(data: Any) -> str:
+def decode(data: Any) -> str:
     return str(ffi.string(data).decode("utf-8", "replace"))
 
 
@@ -215,10 +215,10 @@ def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True,
         kind = NotFoundError
     elif number == _errno.EOPNOTSUPP:
         kind = ClassRefusedError
-    tensor = _decode(place.tensor) or None
-    error = _new_error(kind, number, message or _decode(text),
+    tensor = decode(place.tensor) or None
+    error = _new_error(kind, number, message or decode(text),
                        os.fsdecode(ffi.string(place.file)) or path, tensor)
-    error.reason, error.tensor = _decode(lib.penstock_why_name(why)), tensor
+    error.reason, error.tensor = decode(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)
     return error
 
@@ -284,16 +284,18 @@ def raise_caught(caught: List[BaseException]) -> None:
 
 # ---- devices -----------------------------------------------------------------
 
-_devices: Dict[Tuple[int, str], Any] = {}
+_devices: Dict[str, Any] = {}  # The handles of the devices that this process has opened.
 # The kinds of devices: the part before the colon in the library's name of a device.
 DEVICE_KINDS = {"host", "cuda", "peermem", "auto"}
 _lock = threading.Lock()
 
 
 def _in_child() -> None:
-    """Replaces the lock in a child of fork. The thread that held it may not exist there."""
+    """Forgets the parent's devices in a child of fork. Replaces the lock, too: the thread that held
+    it may not exist there."""
     global _lock  # pylint: disable=global-statement
     _lock = threading.Lock()
+    _devices.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -326,9 +328,12 @@ def open_device(device: Any) -> Any:
 
     The handle stays open until the process exits, because a device's threads and pinned
     memory are expensive to start."""
-    name, pid = device_name(device), os.getpid()
+    name = device_name(device)
+    handle = _devices.get(name)
+    if handle is not None:
+        return handle
     with _lock:
-        handle = _devices.get((pid, name))
+        handle = _devices.get(name)
         if handle is None:
             out = ffi.new("struct penstock_device **")
             code = lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out)
@@ -338,7 +343,7 @@ def open_device(device: Any) -> Any:
                                  message=f"'{name}': no such device, use 'cpu', 'cuda:N', "
                                  "'peermem:BDF' or 'auto'")
             check(code, has_place=False)
-            handle = _devices[(pid, name)] = out[0]
+            handle = _devices[name] = out[0]
     return handle
 
 
@@ -347,12 +352,12 @@ def open_holder(device: str) -> Any:
     must find the device from the memory's address. torch regards mapped memory of a PCI device as
     "cpu". So in a process that has opened such a device ("peermem:..."), "host" may be wrong, and
     this function returns NULL for it."""
-    if device == "host" and any(pid == os.getpid() and name.startswith("peermem:")
-                                for pid, name in list(_devices)):
+    names = list(_devices)
+    if device == "host" and names != ["host"] and any(n.startswith("peermem:") for n in names):
         return ffi.NULL
     return open_device(device)
 
 
 def handle_name(handle: Any) -> str:
     """Returns the name of an open device. A device opened as "auto" is "cuda:0" or "host"."""
-    return _decode(lib.penstock_device_name(handle))
+    return decode(lib.penstock_device_name(handle))

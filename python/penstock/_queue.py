@@ -8,15 +8,19 @@ wait."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
+import itertools
+import os
 import struct
 import threading
 import time
 import weakref
-from typing import Any, Dict, Generator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._lib import PenstockError, call_for_handle, check, ffi, lib, make_error, open_holder
+from ._lib import (PenstockError, call_for_handle, check, decode, ffi, lib, make_error,
+                   open_holder)
 from ._model import CLASSES, EFFORTS
 from ._part import Segment
 
@@ -38,6 +42,13 @@ _LATE = struct.Struct("@NPPPPQ")
 assert _SEG.size == ffi.sizeof("struct penstock_seg")
 assert _REQ.size == ffi.sizeof("struct penstock_req")
 assert _LATE.size == ffi.sizeof("struct penstock_late")
+# The members of a struct penstock_report before its rows, and the members of a row. Reading each
+# member of a struct of cffi takes more time.
+_REPORT = struct.Struct("@NqQQQPPiQQQQi240sI")
+_ROW = struct.Struct("@PQiPPQ")
+REPORT_SIZE = ffi.sizeof("struct penstock_report")
+assert _REPORT.size == ffi.offsetof("struct penstock_report", "paths")
+assert _ROW.size == ffi.sizeof("struct penstock_report_path")
 
 # The result of a captured transfer that no graph has replayed.
 _NOT_REPLAYED = -(1 << 63)
@@ -67,42 +78,58 @@ class TransferReport:
         self.reasons: Dict[str, str] = {}
 
     def fill(self, r: Any) -> None:
-        """Sets the attributes from `r`, a struct penstock_report."""
-        self.bytes, self.seconds = int(r.bytes), (r.end_ns - r.start_ns) / 1e9
-        self.path, self.engine = _constant(r.path), _constant(r.engine)
-        self.cpu_copies = r.cpu_copied / r.bytes if r.bytes else 0.0
-        self.retries = int(r.retries)
-        rows = [r.paths[i] for i in range(r.path_count)]
-        self.paths = {_constant(row.name): int(row.bytes) for row in rows if row.bytes}
-        self.reasons = {_constant(row.name): _text(row.text) for row in rows if row.why}
+        """Sets the attributes from `r`, a pointer to a struct penstock_report."""
+        data = ffi.buffer(r, REPORT_SIZE)
+        (_, _, self.bytes, start, end, path, engine, _, copied, _, _, self.retries, _, _,
+         count) = _REPORT.unpack_from(data)
+        self.seconds, self.path, self.engine = (end - start) / 1e9, _constant(path), \
+            _constant(engine)
+        self.cpu_copies = copied / self.bytes if self.bytes else 0.0
+        for name, moved, why, text, _, _ in _ROW.iter_unpack(
+                data[_REPORT.size:_REPORT.size + count * _ROW.size]):
+            if moved:
+                self.paths[_constant(name)] = moved
+            if why:
+                self.reasons[_constant(name)] = _text(text)
 
     def __repr__(self) -> str:
         return (f"penstock.TransferReport({self.bytes} bytes in {self.seconds:.3f} s by "
                 f"{self.path}, {self.cpu_copies:.2f} CPU copies)")
 
 
-def _text(data: Any) -> str:
-    return "" if data == ffi.NULL else str(ffi.string(data).decode("utf-8", "replace"))
+_CHARS = ffi.typeof("char *")
+
+
+def _text(address: int) -> str:
+    """Returns the text of a C string. `address` is 0 if there is none."""
+    return str(ffi.string(ffi.cast(_CHARS, address)), "utf-8", "replace") if address else ""
 
 
 # The names of paths and engines by their addresses, which the library never changes.
-_constants: Dict[Any, str] = {}
+_constants: Dict[int, str] = {}
 
 
-def _constant(data: Any) -> str:
-    found = _constants.get(data)
+def _constant(address: int) -> str:
+    found = _constants.get(address)
     if found is None:
-        found = _constants[data] = _text(data)
+        found = _constants[address] = _text(address)
     return found
+
+
+def refusal(code: int, name: str) -> PenstockError:
+    """Returns the error of a request that the library refused. Adds the file's name to the
+    library's message."""
+    return make_error(code, name, has_place=False,
+                      message=f"{name}: {decode(lib.penstock_errmsg())}")
 
 
 def report_error(result: int, report: Any, name: str) -> PenstockError:
     """Returns the error of a request that failed. `report` is its struct penstock_report, which the
     library has not filled if it refused the request."""
     if not report.result:
-        return make_error(result, name, has_place=False)
-    error = make_error(result, name, has_place=False, message=f"{name}: {_text(report.text)}")
-    error.reason = _text(lib.penstock_why_name(int(report.why)))
+        return refusal(result, name)
+    error = make_error(result, name, has_place=False, message=f"{name}: {decode(report.text)}")
+    error.reason = decode(lib.penstock_why_name(int(report.why)))
     return error
 
 
@@ -138,6 +165,9 @@ class Late:
     def __repr__(self) -> str:
         return f"penstock.Late({self.value})"
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a penstock.Late cannot be copied or pickled; pass its value")
+
 
 class LateValues:
     """The values of a request that the library reads when the stream reaches the request.
@@ -164,19 +194,33 @@ class LateValues:
 class Transfer:
     """A transfer under way, which File.read_async or File.write_async has started.
 
-    `await transfer` waits in an asyncio program, and has the result of result().
+    `await transfer` waits in an asyncio program, and has the result of result(). If the waiting
+    task is cancelled, the transfer goes on.
 
     Attributes:
         captured: whether the transfer was captured into a CUDA graph. Then it moves bytes when the
             graph is replayed, and only replayed() tells about that.
     """
 
-    __slots__ = ("captured", "_queue", "_id", "_cell", "_done", "_report", "_error", "__weakref__")
+    __slots__ = ("captured", "_queue", "_number", "_cell", "_done", "_report", "_error",
+                 "_futures", "__weakref__")
 
-    def __init__(self, queue: Optional["Queue"], captured: bool = False, cell: Any = None) -> None:
-        self.captured, self._queue, self._id, self._cell = captured, queue, 0, cell
+    def __init__(self, queue: Optional["Queue"] = None) -> None:
+        self.captured, self._queue, self._number = False, queue, 0
+        self._cell: Any = None
         self._done, self._report = False, TransferReport()
         self._error: Optional[PenstockError] = None
+        self._futures: List[Tuple[Any, Any]] = []  # Event loops, and their futures for this object.
+
+    def __repr__(self) -> str:
+        state = "captured" if self.captured else "under way" if not self._done else \
+            "failed" if self._error is not None else "completed"
+        name = f"of {self._queue.name!r}, " if self._queue is not None else ""
+        return f"<penstock.Transfer {name}{state}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a penstock.Transfer cannot be copied or pickled; pass its report, the "
+                        "result of result()")
 
     def done(self) -> bool:
         """Returns whether the transfer has completed or failed."""
@@ -192,9 +236,14 @@ class Transfer:
                                "wait for its stream, and call replayed()")
         if self._queue is not None:
             self._queue.wait_for(self, timeout)
-            self._queue.forget_error(self._id)
+            self._queue.forget_error(self._number)
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                # The error refers to this frame. If the frame also referred to the error, Python
+                # would keep the caller's tensors until its garbage collector runs.
+                del self
         return self._report
 
     def replayed(self) -> int:
@@ -220,22 +269,46 @@ class Transfer:
         The memory is in use until the transfer is done and, in stream order, until the stream has
         passed the transfer."""
         if self._queue is not None and not self._done:
-            self._queue.cancel(self._id)
+            self._queue.cancel(self._number)
 
     def abandon(self) -> None:
         """Cancels the transfer and waits until it has ended, if it is under way. Forgets its
         error."""
-        if self._queue is not None:
-            self.cancel()
+        if self._queue is not None and self._queue.cancel(self._number):
             self._queue.wait_for(self, None)
-            self._queue.forget_error(self._id)
+            self._queue.forget_error(self._number)
 
     def __await__(self) -> Generator[Any, None, TransferReport]:
-        return asyncio.to_thread(self.result).__await__()
+        return self._wait().__await__()
+
+    async def _wait(self) -> TransferReport:
+        if not self.captured and self._queue is not None and not self.done():
+            await self._queue.wait_in_loop(self)
+        return self.result()
+
+    def begin(self, number: int, captured: bool, cell: Any) -> None:
+        """Sets the number of the request, and the cell for a replay's result. Queue calls this."""
+        self._number, self.captured, self._cell = number, captured, cell
 
     def finish(self, report: TransferReport, error: Optional[PenstockError]) -> None:
         """Sets the outcome. Queue calls this."""
         self._report, self._error, self._done = report, error, True
+        for loop, future in self._futures:
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(_set_future, future)
+
+
+def _set_future(future: Any) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Pending(NamedTuple):
+    """A request in flight: a weak reference to its Transfer, the objects that own its memory, and
+    the cell for the library's id, which is 0 until the library has accepted the request."""
+    transfer: Any
+    keep: Any
+    ident: Any
 
 
 class Queue:
@@ -248,6 +321,9 @@ class Queue:
 
     If a Queue is dropped without close(), its requests are cancelled. The queue and the memory of
     its requests are freed after that.
+
+    A signal handler can raise an exception in any method, and at almost any place. No completion is
+    lost by that: the next call of a method continues where the interrupted one ended.
     """
 
     def __init__(self, storage: Any, name: str, requests: int, segments: int) -> None:
@@ -255,186 +331,280 @@ class Queue:
         limits = ffi.new("struct penstock_queue_opts *")
         limits.size = ffi.sizeof("struct penstock_queue_opts")
         limits.requests_max, limits.segs_max = requests, segments
-        # For each request in flight: a weak reference to its Transfer, and the objects that own its
-        # memory. The destructor of the handle refers to them, so that they live until the C library
-        # has closed the queue.
-        self._pending: Dict[int, Tuple[Any, Any]] = {}
+        # The requests in flight by numbers of this object, which the library returns in
+        # completions. The destructor of the handle refers to them, so that they live until the C
+        # library has closed the queue.
+        self._pending: Dict[int, _Pending] = {}
         close: Any = functools.partial(lib.penstock_queue_close)
         close.keep = (self._pending, storage)
         code, self._handle = call_for_handle("struct penstock_queue **", close,
                                              lib.penstock_queue_open, limits)
         check(code, name, has_place=False)
+        self._numbers = itertools.count(1)
         self._errors: Dict[int, PenstockError] = {}  # Those that no caller has received.
+        # The lock of all members. No thread holds it while it waits in the library.
         self._changed = threading.Condition()
-        self._taking = False  # Whether a thread is taking completions. Only one may do that.
+        self._taking: Optional[int] = None  # The thread that takes completions. Only one may.
         self._taken = ffi.new("struct penstock_done[]", min(requests, TAKEN_MAX))
-        self._id = ffi.new("uint64_t *")
+        self._left = 0  # How many entries of self._taken may not have been passed on.
+        self._batches = 0  # How often completions were passed on.
+        self._readers: Dict[Any, List[int]] = {}  # For event loops: a descriptor, and its users.
+        _queues.add(self)
+
+    def unlock_in_child(self) -> None:
+        """Replaces the lock in a child of fork. The thread that held it may not exist there."""
+        self._changed, self._taking = threading.Condition(), None
 
     def close(self) -> None:
         """Cancels the requests in flight, waits for those that have started, and closes the
         queue."""
         with self._changed:
-            while self._taking:
-                self._changed.wait()
-            handle, self._handle = self._handle, None
+            handle, self._handle = self._handle, None  # From here on, no thread starts to take.
             if handle is not None:
+                try:
+                    while self._taking not in (None, threading.get_ident()):
+                        self._changed.wait(WAIT_NS / 1e9)
+                except BaseException:
+                    self._handle = handle
+                    raise
                 ffi.release(handle)
-            for kept in self._pending.values():
-                transfer = kept[0]()
+            self._storage = None
+            for request in self._pending.values():
+                transfer = request.transfer()
                 if transfer is not None:
                     transfer.finish(TransferReport(), make_error(
                         -errno.ECANCELED, self.name, has_place=False,
                         message=f"{self.name}: it was closed before the transfer had completed"))
             self._pending.clear()
+            self._changed.notify_all()
 
-    def submit(self, op: int, segments: Sequence[Segment], keep: Any, *, flags: int, require: str,
-               effort: str, stream: int = 0, captured: bool = False,
-               late: Optional[LateValues] = None) -> Transfer:
-        """Submits a request, and returns its Transfer. `keep` are the objects that own the
-        memory."""
+    def submit(self, transfer: Transfer, op: int, segments: Sequence[Segment], keep: Any, *,
+               flags: int, require: str, effort: str, stream: int = 0, captured: bool = False,
+               late: Optional[LateValues] = None) -> None:
+        """Submits the request of a Transfer. `keep` are the objects that own the memory.
+
+        While too many requests are in flight, waits for completions. A request in stream order may
+        wait for work that this program queues later. So if no request completes for FULL_SECONDS,
+        raises an error with errno EAGAIN."""
         if not segments:
-            transfer = Transfer(None)
             transfer.finish(TransferReport(), None)
-            return transfer
+            return
         cell = ffi.new("int64_t *", _NOT_REPLAYED) if stream else None
         late_struct, cells = (late or LateValues()).pack(cell) if stream else (b"", None)
-        request, parts = pack_request(self._storage, op, segments, flags=flags, require=require,
-                                      effort=effort, stream=stream, late=late_struct)
-        transfer = Transfer(self, captured, cell)
+        number = next(self._numbers)
+        transfer.begin(number, captured, cell)
         if captured:
             _captured.append(cells)
-        with self._changed:
-            self._id[0] = 0
-            try:
-                check(self._submit(request, bool(stream)), self.name, has_place=False)
-            finally:  # A signal handler can raise after the library has accepted the request.
-                transfer._id = int(self._id[0])
-                if transfer._id:
-                    self._pending[transfer._id] = weakref.ref(transfer), (keep, cells)
-            del parts  # The library has copied the request.
-        self.take()
-        return transfer
-
-    def _submit(self, request: Any, in_stream_order: bool) -> int:
-        """Submits a request. While too many are in flight, waits for completions.
-
-        A request in stream order may wait for work that this program queues later. So if no
-        request completes for FULL_SECONDS, the library's code EAGAIN is returned."""
-        begun, count = time.monotonic(), len(self._pending)
+        request = _Pending(weakref.ref(transfer), (keep, cells), ffi.new("uint64_t *"))
+        begun, in_flight = time.monotonic(), len(self._pending)
         while True:
-            code = int(lib.penstock_submit(self._handle, request, 1, self._id))
-            if code != -errno.EAGAIN:
-                return code
-            if len(self._pending) < count or not in_stream_order:
-                begun, count = time.monotonic(), len(self._pending)
-            if time.monotonic() - begun > FULL_SECONDS:
-                return code
+            batches = self._batches
+            if self._submit(request, number, op, segments, flags=flags, require=require,
+                            effort=effort, stream=stream, late=late_struct,
+                            is_last=time.monotonic() - begun > FULL_SECONDS):
+                break
             if self._pending:
-                self._take(WAIT_NS)
+                self._take(WAIT_NS, batches)
             else:  # Requests of other queues are in flight on the device.
-                self._changed.wait(0.001)
+                time.sleep(0.001)
+            if len(self._pending) < in_flight or not stream:
+                begun, in_flight = time.monotonic(), len(self._pending)
+        self.take()
+
+    def _submit(self, request: _Pending, number: int, *args: Any, is_last: bool, **how: Any
+                ) -> bool:
+        """Submits a request. Returns False if too many are in flight, but with `is_last` raises an
+        error. The other arguments are those of pack_request."""
+        with self._changed:
+            if self._handle is None:
+                raise ValueError(f"{self.name}: the file is closed")
+            packed, parts = pack_request(self._storage, *args, user=number, **how)
+            try:
+                self._pending[number] = request
+                code = int(lib.penstock_submit(self._handle, packed, 1, request.ident))
+            finally:  # A signal handler can raise after the library has accepted the request.
+                if not request.ident[0]:
+                    self._pending.pop(number, None)
+            del parts  # The library has copied the request.
+            if code == -errno.EAGAIN and not is_last:
+                return False
+            if code < 0:
+                raise refusal(code, self.name)
+        return True
 
     def take(self) -> None:
         """Takes the completions that are there, without waiting. Returns at once if another thread
-        waits for completions."""
-        with self._changed:
-            if self._pending and not self._taking:
-                self._take(0)
+        is taking completions."""
+        if self._pending:
+            self._take(0, self._batches)
 
-    def _take(self, timeout_ns: int) -> None:
-        """Takes completions, or lets the thread that is already doing that do it.
-
-        The caller has locked self._changed, which this method unlocks while it waits."""
-        if self._taking:
-            self._changed.wait(timeout_ns / 1e9)
-            return
-        if self._handle is None:
-            raise ValueError(f"{self.name}: the file is closed")
-        self._taking = True
+    def _take(self, timeout_ns: int, batches: int) -> None:
+        """Takes completions, or lets the thread that is already doing that do it. Waits for that
+        for `timeout_ns` at most, and does not wait if self._batches is no longer `batches`."""
+        me = threading.get_ident()
+        before = me if self._taking == me else None  # A signal handler may call this inside itself.
         try:
-            while True:
+            with self._changed:
+                if self._batches != batches:
+                    return
+                if self._handle is None or self._taking not in (None, me):
+                    if timeout_ns:
+                        self._changed.wait(timeout_ns / 1e9)
+                    return
+                self._taking = me
+            if self._left:  # An interrupted call left them.
+                self._pass_on(self._left)
+                timeout_ns = 0
+            count = most = len(self._taken)
+            while count == most and self._handle is not None:
+                # If a signal handler raises as the call returns, the count is unknown.
+                self._left = most
                 if timeout_ns:
-                    self._changed.release()
-                    try:
-                        count = lib.penstock_wait(self._handle, self._taken, 1, len(self._taken),
-                                                  timeout_ns)
-                    finally:
-                        self._changed.acquire()
+                    count = lib.penstock_wait(self._handle, self._taken, 1, most, timeout_ns)
                 else:
-                    count = lib.penstock_poll(self._handle, self._taken, len(self._taken))
-                check(count, self.name, has_place=False)
-                for i in range(count):
-                    self._finish(self._taken[i])
-                if count < len(self._taken):
-                    break
+                    count = lib.penstock_poll(self._handle, self._taken, most)
+                self._left = max(count, 0)
+                if count < 0:
+                    raise refusal(count, self.name)
+                self._pass_on(count)
                 timeout_ns = 0
         finally:
-            self._taking = False
+            if self._taking == me:
+                self._taking = before
+        with self._changed:
             self._changed.notify_all()
 
+    def _pass_on(self, count: int) -> None:
+        """Passes completions to their Transfers, except those that were passed on before."""
+        if count:
+            with self._changed:
+                for i in range(count):
+                    self._finish(self._taken[i])
+                self._left = 0
+                self._batches += 1
+
     def _finish(self, done: Any) -> None:
-        """Passes a completion to its Transfer."""
-        number = int(done.id)
-        reference, _ = self._pending.pop(number)
-        error = None
-        if done.result < 0:
-            error = self._errors[number] = report_error(int(done.result), done.report, self.name)
-        transfer = reference()
-        if transfer is not None:
-            report = TransferReport()
-            report.fill(done.report)
-            transfer.finish(report, error)
+        """Passes a completion to its Transfer, if that has not been done."""
+        number = int(ffi.cast("uintptr_t", done.user))
+        request = self._pending.get(number)
+        if request is None:
+            return
+        transfer = request.transfer()
+        if transfer is None or not transfer._done:
+            error = None
+            if done.result < 0:
+                error = self._errors[number] = report_error(int(done.result), done.report,
+                                                            self.name)
+            if transfer is not None:
+                report = TransferReport()
+                report.fill(done.report)
+                transfer.finish(report, error)
+        self._pending.pop(number, None)
 
     def wait_for(self, transfer: Transfer, timeout: Optional[float]) -> None:
         """Waits until a transfer has completed. Raises TimeoutError after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while not transfer._done:
-                left = WAIT_NS
-                if end is not None:
-                    left = min(left, int((end - time.monotonic()) * 1e9))
-                    if left <= 0:
-                        raise TimeoutError(f"{self.name}: the transfer has not completed after "
-                                           f"{timeout} seconds")
-                self._take(left)
+        while True:
+            batches, left = self._batches, WAIT_NS
+            if transfer._done:
+                return
+            if end is not None:
+                left = max(0, min(left, int((end - time.monotonic()) * 1e9)))
+            self._take(left, batches)
+            if not left and not transfer._done:
+                raise TimeoutError(f"{self.name}: the transfer has not completed after {timeout} "
+                                   "seconds")
 
     def wait_for_all(self) -> None:
         """Waits until no request is in flight. Raises the first error that no caller has
         received."""
+        while True:
+            batches = self._batches
+            if not self._pending:
+                break
+            self._take(WAIT_NS, batches)
         with self._changed:
-            while self._pending:
-                self._take(WAIT_NS)
             if self._errors:
                 error = self._errors[min(self._errors)]
                 self._errors.clear()
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # See Transfer.result.
+
+    async def wait_in_loop(self, transfer: Transfer) -> None:
+        """Waits in an asyncio program until a transfer has completed."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        with self._changed:
+            if self._handle is None:
+                return
+            reader = self._readers.get(loop)
+            if reader is None:
+                # A descriptor of the loop's own: the queue's descriptor may be closed, and its
+                # number used again, before the loop has removed it.
+                reader = self._readers[loop] = \
+                    [os.dup(check(lib.penstock_queue_fd(self._handle), self.name)), 0]
+                loop.add_reader(reader[0], self.take)
+            reader[1] += 1
+            transfer._futures.append((loop, future))
+        try:
+            if not transfer.done():
+                await future
+        finally:
+            with self._changed:
+                transfer._futures.remove((loop, future))
+                reader[1] -= 1
+                if not reader[1]:
+                    del self._readers[loop]
+                    with contextlib.suppress(RuntimeError):  # The loop is closed.
+                        loop.remove_reader(reader[0])
+                    os.close(reader[0])
 
     def forget_error(self, number: int) -> None:
         """Notes that a caller has received the error of request `number`."""
-        with self._changed:
-            self._errors.pop(number, None)
+        if self._errors:
+            with self._changed:
+                self._errors.pop(number, None)
 
-    def cancel(self, number: int) -> None:
-        """Cancels request `number`, if it has not completed."""
+    def cancel(self, number: int) -> bool:
+        """Cancels request `number`. Returns whether it was in flight."""
         with self._changed:
-            if number in self._pending and self._handle is not None:
-                lib.penstock_cancel(self._handle, number)
+            request = self._pending.get(number)
+            if request is not None and self._handle is not None:
+                lib.penstock_cancel(self._handle, request.ident[0])
+            return request is not None
+
+
+_queues: Any = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for queue in list(_queues):
+        queue.unlock_in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def pack_request(storage: Any, op: int, segments: Sequence[Segment], *, flags: int, require: str,
-                 effort: str, stream: int = 0, late: bytes = b"") -> Tuple[Any, Any]:
+                 effort: str, stream: int = 0, late: bytes = b"", user: int = 0) -> Tuple[Any, Any]:
     """Returns a struct penstock_req, and an object that must live until the library has read the
-    struct. Packing bytes takes less time than setting each member of a struct of cffi."""
-    holders = {name: int(ffi.cast("uintptr_t", open_holder(name)))
-               for name in {s.device for s in segments}}
-    table = b"".join([_SEG.pack(s.ptr, holders[s.device], 0, s.off, s.row_bytes, s.rows, s.pitch,
-                                s.ptr_pitch, s.room, 0) for s in segments])
-    rows, values = ffi.from_buffer(table), ffi.from_buffer(late) if late else ffi.NULL
+    struct. `user` is a number that the library returns in the completion. Packing
+    bytes takes less time than setting each member of a struct of cffi."""
+    holders: Dict[str, int] = {}
+    rows = []
+    for off, ptr, row_bytes, device, count, pitch, ptr_pitch, room in segments:
+        holder = holders.get(device)
+        if holder is None:
+            holder = holders[device] = int(ffi.cast("uintptr_t", open_holder(device)))
+        rows.append(_SEG.pack(ptr, holder, 0, off, row_bytes, count, pitch, ptr_pitch, room, 0))
+    table, values = ffi.from_buffer(b"".join(rows)), ffi.from_buffer(late) if late else ffi.NULL
     packed = _REQ.pack(_REQ.size, int(ffi.cast("uintptr_t", storage)),
-                       int(ffi.cast("uintptr_t", rows)), len(segments), op, CLASSES[require],
-                       EFFORTS[effort], flags, 0, 0, 0, 0, 0, stream,
+                       int(ffi.cast("uintptr_t", table)), len(segments), op, CLASSES[require],
+                       EFFORTS[effort], flags, 0, 0, 0, user, 0, stream,
                        int(ffi.cast("uintptr_t", values)), 0)
-    return ffi.from_buffer("struct penstock_req[]", packed), (rows, values)
+    return ffi.from_buffer("struct penstock_req[]", packed), (table, values)
 
 
 __all__ = ["DURABLE", "EARLY", "EXACT", "READING", "WRITING", "Late", "LateValues", "Queue",

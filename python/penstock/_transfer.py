@@ -16,7 +16,7 @@ from ._cuda import synchronize_all
 from ._dtypes import BITS
 from ._lib import call_for_handle, check, ffi, lib, to_c
 from ._part import Segment, region_segments
-from ._queue import EXACT, READING, WRITING, Queue, TransferReport
+from ._queue import EXACT, READING, WRITING, Queue, Transfer, TransferReport
 from ._tensor import Place
 
 # Maximum number of contiguous pieces of a tensor to move. Each piece is a request to the store, so
@@ -50,20 +50,26 @@ class Storage:
         self.close()
 
     def close(self) -> None:
-        """Closes the storage. What was written without a commit is lost."""
-        if self._handle is not None:
-            ffi.release(self._handle)
-            self._handle = None
+        """Closes the storage. What was written without a commit is lost. If another thread is
+        inside a call with the handle, that thread closes the storage after the call."""
+        self._handle = None  # Its destructor closes the storage.
 
     @property
     def handle(self) -> Any:
-        """The C library's handle."""
+        """The C library's handle. Raises ValueError if the storage is closed."""
+        if self._handle is None:
+            raise ValueError(f"{self.name}: the file is closed")
         return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._handle is None
 
     @property
     def length(self) -> int:
         """The length in bytes."""
-        return check(lib.penstock_storage_length(self._handle), self.name, has_place=False)
+        return check(lib.penstock_storage_length(self.handle), self.name, has_place=False)
 
     def commit(self, durable: bool = True) -> None:
         """Makes what was written visible under the storage's name. A server may need minutes for
@@ -71,11 +77,11 @@ class Storage:
         raised: List[BaseException] = []
         opts, stop = ffi.new("struct penstock_end_opts *"), ffi.new("int *")
         opts.size, opts.durable, opts.stop = ffi.sizeof(opts[0]), int(durable), stop
-        ended = threading.Event()
+        ended, handle = threading.Event(), self.handle
 
         def run() -> None:
             try:
-                check(lib.penstock_commit_with(self._handle, opts), self.name, has_place=False)
+                check(lib.penstock_commit_with(handle, opts), self.name, has_place=False)
             except BaseException as error:
                 raised.append(error)
             ended.set()
@@ -113,8 +119,10 @@ class Storage:
         synchronize_all({s.device for s in segments})
         queue = Queue(self._handle, self.name, 1, len(segments) or 1)
         try:
-            return queue.submit(op, segments, None, flags=EXACT if exact else 0, require=require,
-                                effort=effort).result()
+            transfer = Transfer(queue)
+            queue.submit(transfer, op, segments, None, flags=EXACT if exact else 0, require=require,
+                         effort=effort)
+            return transfer.result()
         finally:
             queue.close()  # Cancels a request that has not completed.
 

@@ -3,12 +3,15 @@
 order and in CUDA graphs. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import asyncio
+import contextlib
+import copy
 import ctypes
 import errno
 import gc
 import os
+import pickle
 import random
-import sys
+import signal
 import threading
 import time
 import unittest
@@ -21,6 +24,7 @@ import penstock
 import tap
 from arrays import TMP
 from penstock import _cuda, _queue
+from penstock._lib import lib
 from reference import fill
 
 # The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), the
@@ -91,6 +95,19 @@ class Ranges(unittest.TestCase):
             self.assertFalse(part[:200].any() or part[500:].any())
             self.assertEqual(file.read([], 7).bytes, 0)
 
+    def test_offsets(self):
+        """Offsets can be any sequence of integers, also of numpy."""
+        with penstock.File(path()) as file:
+            outs = [numpy.zeros(100, numpy.uint8) for _ in range(3)]
+            for offsets in (range(7, 3007, 1000), numpy.arange(7, 3007, 1000), (7, 1007, 2007)):
+                for out in outs:
+                    out[:] = 0
+                file.read(outs, offsets)
+                for out, offset in zip(outs, (7, 1007, 2007)):
+                    self.same(out, offset)
+            file.read(outs[0], numpy.int64(5))
+            self.same(outs[0], 5)
+
     def test_end(self):
         """The end of the file is an error, unless the caller accepts fewer bytes."""
         out = numpy.zeros(2 << 20, numpy.uint8)
@@ -147,26 +164,43 @@ class Ranges(unittest.TestCase):
                     (lambda: file.read([array], 0, length=5), "need a single tensor"),
                     (lambda: file.read(array, length=80, at=21), "exceed its 100 bytes"),
                     (lambda: file.read(array[::2], length=8), "contiguous"),
+                    (lambda: file.read(array, at=101), "0 bytes from byte 101"),
+                    (lambda: file.read([array[:1]] * 16385), "use several calls"),
+                    (lambda: file.read_async([array[:1]] * 16385), "use several calls"),
+                    (lambda: penstock.File("s3://bucket/key", "r+"), "an ObjectClient writes"),
+                    (lambda: penstock.File(path("no"), "r+", create=True, length=1 << 70),
+                     "length must be"),
                     (lambda: file.read(array, penstock.Late(3)), "needs a stream"),
                     (lambda: file.read_async(array, early=True), "needs a stream"),
                     (lambda: penstock.Late(-1), "from 0 to 2**63 - 1")):
                 with self.subTest(words), self.assertRaises(ValueError) as caught:
                     call()
                 self.assertIn(words, str(caught.exception))
-            for call in (lambda: file.read("text"), lambda: file.read(array, 1.5),
-                         lambda: file.read_async(array, stream=object())):
-                with self.assertRaises(TypeError):
+            for call, words in (
+                    (lambda: file.read("text"), "not a tensor"),
+                    (lambda: file.read(array, 1.5), "offset must be a whole number, not float"),
+                    (lambda: file.read(array, [3]), "offset must be a whole number, not list"),
+                    (lambda: file.read_async(array, stream=object()), "not a CUDA stream"),
+                    (lambda: pickle.dumps(file), "open the file again"),
+                    (lambda: copy.copy(file), "open the file again"),
+                    (lambda: pickle.dumps(file.read_async(array, 0, length=0)), "pass its report"),
+                    (lambda: pickle.dumps(penstock.Late(3)), "pass its value")):
+                with self.subTest(words), self.assertRaises(TypeError) as caught:
                     call()
-            with self.assertRaises(penstock.PenstockError) as caught:
-                file.write(array)
-            self.assertEqual(caught.exception.errno, errno.EBADF)
+                self.assertIn(words, str(caught.exception))
+            for data in (array, array[:0]):
+                with self.assertRaisesRegex(penstock.PenstockError, "slab: .* 'r\\+'") as caught:
+                    file.write(data)
+                self.assertEqual(caught.exception.errno, errno.EBADF)
+            with self.assertRaisesRegex(penstock.PenstockError, "slab: segment 0"):
+                file.read(array, (1 << 63) - 1)
             with self.assertRaises(penstock.PenstockError):
                 file.read_async(array, stream=1)  # Host memory has no streams.
         self.assertFalse(array.any())
         with self.assertRaises(penstock.NotFoundError):
             penstock.File(path("missing"), "r+")
         for call in (lambda: file.read(array), lambda: file.read_async(array), file.sync,
-                     lambda: file.length):
+                     lambda: file.length, file.__enter__):
             with self.assertRaisesRegex(ValueError, "closed"):
                 call()
         file.close()
@@ -241,6 +275,104 @@ class Transfers(unittest.TestCase):
         for i, out in enumerate(outs):
             self.assertTrue(numpy.array_equal(out, BYTES[i:i + BLOCK]))
 
+    def test_closed_while_threads_read(self):
+        """close() in one thread ends the reads and transfers of others with an error."""
+        raised = []
+
+        def run(file, length, how, begun):
+            out = numpy.zeros(length, numpy.uint8)
+            try:
+                while True:
+                    how(file, out)
+                    begun.set()
+            except Exception as error:
+                raised.append(error)
+
+        def transfer(file, out):
+            for one in [file.read_async(out, i) for i in range(4)]:
+                one.result()
+
+        ways = [(4096, penstock.File.read), (2 << 20, penstock.File.read), (BLOCK, transfer)]
+        for i in range(90):
+            length, how = ways[i % 3]
+            file, begun = penstock.File(path()), threading.Event()
+            threads = [threading.Thread(target=run, args=(file, length, how, begun))
+                       for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            begun.wait()
+            file.close()
+            for thread in threads:
+                thread.join()
+        for error in raised:
+            self.assertRegex(str(error), "slab: the file is closed|slab: it was closed before")
+        self.assertEqual(len(raised), 360)
+
+    def test_signals_at_any_time(self):
+        """Exceptions of a signal handler come at many different times. No completion is lost."""
+        class Raised(BaseException):
+            pass
+
+        def handler(*_):
+            raise Raised
+
+        long, blocks = numpy.zeros(3 << 20, numpy.uint8), numpy.zeros((30, BLOCK), numpy.uint8)
+
+        def transfers():
+            for one in [file.read_async(block, i * BLOCK) for i, block in enumerate(blocks)]:
+                one.result()
+
+        def sync():
+            file.read_async(long)
+            file.sync()
+
+        def close():
+            with penstock.File(path()) as other:
+                for i, block in enumerate(blocks):
+                    other.read_async(block, i * BLOCK)
+
+        old = signal.signal(signal.SIGALRM, handler)
+        try:
+            with penstock.File(path()) as file:
+                for act in (lambda: file.read(long), transfers, sync, close):
+                    for _ in range(60):
+                        with self.assertRaises(Raised):
+                            signal.setitimer(signal.ITIMER_REAL, RANDOM.uniform(0.0005, 0.004))
+                            while True:
+                                act()
+                        file.sync()
+                        self.assertEqual(len(file._queue._pending), 0)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
+
+    def test_errors_keep_nothing(self):
+        """A failed transfer keeps no tensor alive until the next garbage collection."""
+        gc.disable()
+        self.addCleanup(gc.enable)
+
+        def read(out):
+            file.read(out, 1 << 40)
+
+        def transfer(out):
+            file.read_async(out, 1 << 40).result()
+
+        def sync(out):
+            file.read_async(out, 1 << 40)
+            file.sync()
+
+        with penstock.File(path()) as file:
+            for call, length in ((read, 10), (read, 2 << 20), (transfer, 10), (sync, 10)):
+                out = numpy.zeros(length, numpy.uint8)
+                alive = weakref.ref(out)
+                try:  # assertRaises would clear the frames, which keep the tensor.
+                    call(out)
+                    self.fail("no error")
+                except penstock.PenstockError as error:
+                    self.assertEqual(error.errno, errno.ENODATA)
+                del out
+                self.assertIsNone(alive(), (call, length))
+
     def test_interrupted(self):
         """If a signal handler raises during a read, no byte moves after the exception."""
         wait_for = _queue.Queue.wait_for
@@ -276,6 +408,27 @@ class Transfers(unittest.TestCase):
                 os._exit(1)
             self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
             file.read(numpy.zeros(10, numpy.uint8))
+
+    def test_forked_while_a_thread_has_the_lock(self):
+        with penstock.File(path()) as file:
+            held, release = threading.Event(), threading.Event()
+
+            def hold():
+                with file._queue._changed:
+                    held.set()
+                    release.wait()
+
+            thread = threading.Thread(target=hold)
+            thread.start()
+            held.wait()
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                file.close()
+                os._exit(0)
+            release.set()
+            thread.join()
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
 
     def test_without_close(self):
         """A File that is dropped with transfers in flight frees what it holds."""
@@ -476,6 +629,101 @@ class Streams(unittest.TestCase):
             for stream in streams:
                 stream.release()
             for one in started:
+                self.assertEqual(one.result().bytes, 512)
+
+    def test_submit_while_another_waits(self):
+        """While one thread waits because the queue is full, another thread submits and succeeds.
+        The first thread's failure leaves the transfer of the other in place."""
+        stream, block, other = Stream(), gpu(512), gpu(512)
+        with penstock.File(path()) as file:
+            stream.block()
+            take, inner = _queue.Queue._take, []
+
+            class Library:
+                """The library's functions, but one submit finds the queue full."""
+                def __getattr__(self, name):
+                    return getattr(lib, name)
+
+                @staticmethod
+                def penstock_submit(*args):
+                    return lib.penstock_submit(*args) if inner else -errno.EAGAIN
+
+            def waits(queue, *args):
+                if not inner:
+                    inner.append(None)
+                    inner[0] = file.read_async(other, 512, stream=stream)
+                    raise KeyboardInterrupt
+                take(queue, *args)
+
+            with unittest.mock.patch.object(_queue, "lib", Library()), \
+                    unittest.mock.patch.object(_queue.Queue, "_take", waits):
+                file._queue._pending[0] = _queue._Pending(lambda: None, None, [0])
+                with self.assertRaises(KeyboardInterrupt):
+                    file.read_async(block, 0, stream=stream)
+                del file._queue._pending[0]
+            self.assertEqual(len(file._queue._pending), 1)
+            stream.release()
+            self.assertEqual(inner[0].result(timeout=60).bytes, 512)
+        self.assertTrue(numpy.array_equal(fetch(other), BYTES[512:1024]))
+
+    def test_result_without_waiting(self):
+        """result(timeout=0) returns the report of a transfer that has completed."""
+        stream, block = Stream(), gpu(BLOCK)
+        with penstock.File(path()) as file:
+            stream.block()
+            read = file.read_async(block, stream=stream)
+            self.assertIn("under way", repr(read))
+            with self.assertRaises(TimeoutError):
+                read.result(timeout=0)
+            stream.release()
+            end, report = time.monotonic() + 60, None
+            while report is None and time.monotonic() < end:
+                with contextlib.suppress(TimeoutError):
+                    report = read.result(timeout=0)
+            self.assertEqual(report.bytes, BLOCK)
+            self.assertIn("completed", repr(read))
+
+    def test_await(self):
+        """Tasks that wait for blocked transfers use no threads, and can be cancelled."""
+        stream, block = Stream(), gpu(512)
+
+        async def run(file):
+            async def wait(one):
+                return await one
+
+            stream.block()
+            blocked = [file.read_async(block, stream=stream) for _ in range(100)]
+            tasks = [asyncio.ensure_future(wait(one)) for one in blocked]
+            out = numpy.zeros(100, numpy.uint8)
+            await asyncio.wait_for(wait(file.read_async(out, 5)), 60)
+            await asyncio.wait_for(asyncio.to_thread(int), 60)
+            tasks[3].cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await tasks[3]
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(wait(blocked[4]), 0.05)
+            return out, blocked  # The loop ends while the stream is blocked.
+
+        async def fail():
+            out = numpy.zeros(100, numpy.uint8)
+            with penstock.File(path()) as file:
+                with self.assertRaises(penstock.PenstockError):
+                    await file.read_async(out, LENGTH)
+                file.sync()
+
+        asyncio.run(fail())  # Also starts the threads for host memory, which have descriptors.
+        with penstock.File(path()) as file:
+            timer = threading.Timer(60, stream.release)  # For a test that fails.
+            timer.start()
+            out, blocked = asyncio.run(run(file))
+            self.assertTrue(numpy.array_equal(out, BYTES[5:105]))
+            before = len(os.listdir("/proc/self/fd"))  # The library has started its threads.
+            blocked += asyncio.run(run(file))[1]
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+            self.assertFalse(any(one.done() for one in blocked))
+            timer.cancel()
+            stream.release()
+            for one in blocked:
                 self.assertEqual(one.result().bytes, 512)
 
     def test_cancelled(self):
