@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 import weakref
-from typing import Any, Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Generator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._lib import (PenstockError, call_for_handle, check, decode, ffi, lib, make_error,
                    open_holder)
@@ -349,7 +349,7 @@ class Queue:
         self._left = 0  # How many entries of self._taken may not have been passed on.
         self._batches = 0  # How often completions were passed on.
         self._readers: Dict[Any, List[int]] = {}  # For event loops: a descriptor, and its users.
-        _queues.add(self)
+        _queues.add(weakref.ref(self, _queues.discard))
 
     def unlock_in_child(self) -> None:
         """Replaces the lock in a child of fork. The thread that held it may not exist there."""
@@ -576,12 +576,16 @@ class Queue:
             return request is not None
 
 
-_queues: Any = weakref.WeakSet()
+# Weak references to all Queues. A weakref.WeakSet would run Python code when a Queue is freed.
+# Python would run signal handlers inside it, and an exception that a handler raises there is lost.
+_queues: Set[Any] = set()
 
 
 def _in_child() -> None:
-    for queue in list(_queues):
-        queue.unlock_in_child()
+    for reference in list(_queues):
+        queue = reference()
+        if queue is not None:
+            queue.unlock_in_child()
 
 
 os.register_at_fork(after_in_child=_in_child)

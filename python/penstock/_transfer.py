@@ -7,6 +7,7 @@ not depend on file formats or object stores."""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import math
 import threading
@@ -77,31 +78,34 @@ class Storage:
         raised: List[BaseException] = []
         opts, stop = ffi.new("struct penstock_end_opts *"), ffi.new("int *")
         opts.size, opts.durable, opts.stop = ffi.sizeof(opts[0]), int(durable), stop
-        ended, handle = threading.Event(), self.handle
+        ended: List[bool] = []
+        gate, handle = threading.Lock(), self.handle
 
         def run() -> None:
             try:
                 check(lib.penstock_commit_with(handle, opts), self.name, has_place=False)
             except BaseException as error:
                 raised.append(error)
-            ended.set()
+            ended.append(True)
+            gate.release()
 
         # Python's signal handlers run only on the main thread, and not during a call of the
         # library. So on the main thread, this method lets another thread make the call, and waits
         # for it.
+        gate.acquire()
         if threading.current_thread() is not threading.main_thread():
             run()
         else:
-            # Waits for an event instead of Thread.join: in older versions of Python, join regards
-            # the thread as ended if a signal handler raises an exception.
-            threading.Thread(target=run, name="penstock-commit").start()
+            # The classes Thread and Event contain Python code in which an exception of a signal
+            # handler is lost or replaced by another one. A lock does not.
+            _thread.start_new_thread(run, ())
             try:
-                ended.wait()
+                gate.acquire()
             except BaseException:
                 stop[0] = 1
-                while not ended.is_set():  # The thread uses the storage.
+                while not ended:  # The thread uses the storage.
                     with contextlib.suppress(BaseException):
-                        ended.wait()
+                        gate.acquire(timeout=0.1)
                 raise
         if raised:
             error = raised.pop()
