@@ -209,7 +209,7 @@ class File:
     def _move(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,
               synchronize: bool) -> TransferReport:
         self._check_open()
-        segments, late, keep = self._segments(op, data, offset, length, at)
+        segments, late, keep = self._checked_segments(op, data, offset, length, at)
         _refuse_late(late)
         if synchronize:
             synchronize_all({s.device for s in segments})
@@ -239,7 +239,7 @@ class File:
     def _start(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,
                stream: Any, synchronize: bool) -> Transfer:
         self._check_open()
-        segments, late, keep = self._segments(op, data, offset, length, at)
+        segments, late, keep = self._checked_segments(op, data, offset, length, at)
         transfer = Transfer(self._queue)
         if stream is None:
             if flags & EARLY:
@@ -255,8 +255,8 @@ class File:
                            captured=captured, **self._how)
         return transfer
 
-    def _segments(self, op: int, data: Any, offset: Any, length: Any, at: Any
-                  ) -> Tuple[List[Segment], Optional[LateValues], List[Place]]:
+    def _checked_segments(self, op: int, data: Any, offset: Any, length: Any, at: Any
+                          ) -> Tuple[List[Segment], Optional[LateValues], List[Place]]:
         """Returns what _segments returns, after checks of the mode and of the limit."""
         if op == WRITING and not self._writable:
             error = PenstockError(errno.EBADF, f"{self._storage.name}: the file is open with mode "

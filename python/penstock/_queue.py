@@ -35,7 +35,7 @@ TAKEN_MAX = 64
 READING, WRITING = 0, 1  # PENSTOCK_READ, PENSTOCK_WRITE
 DURABLE, EXACT, EARLY = 1, 2, 0x10  # PENSTOCK_R_*
 
-# The layouts of three structs, which the members of _pack_request fill.
+# The layouts of the structs that pack_request and LateValues.pack fill.
 _SEG = struct.Struct("@PPQQQQQQQP")
 _REQ = struct.Struct("@NPPIiiiIiQPPPPPN")
 _LATE = struct.Struct("@NPPPPQ")
@@ -594,8 +594,8 @@ os.register_at_fork(after_in_child=_in_child)
 def pack_request(storage: Any, op: int, segments: Sequence[Segment], *, flags: int, require: str,
                  effort: str, stream: int = 0, late: bytes = b"", user: int = 0) -> Tuple[Any, Any]:
     """Returns a struct penstock_req, and an object that must live until the library has read the
-    struct. `user` is a number that the library returns in the completion. Packing
-    bytes takes less time than setting each member of a struct of cffi."""
+    struct. `user` is a number that the library returns in the completion. Packing bytes takes less
+    time than setting each member of a struct of cffi."""
     holders: Dict[str, int] = {}
     rows = []
     for off, ptr, row_bytes, device, count, pitch, ptr_pitch, room in segments:

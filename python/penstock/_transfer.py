@@ -79,11 +79,13 @@ class Storage:
         opts, stop = ffi.new("struct penstock_end_opts *"), ffi.new("int *")
         opts.size, opts.durable, opts.stop = ffi.sizeof(opts[0]), int(durable), stop
         ended: List[bool] = []
-        gate, handle = threading.Lock(), self.handle
+        # The call takes the handle out of the list. So the frames of an error do not refer to it,
+        # and close() closes the storage.
+        gate, handles = threading.Lock(), [self.handle]
 
         def run() -> None:
             try:
-                check(lib.penstock_commit_with(handle, opts), self.name, has_place=False)
+                check(lib.penstock_commit_with(handles.pop(), opts), self.name, has_place=False)
             except BaseException as error:
                 raised.append(error)
             ended.append(True)
@@ -121,7 +123,7 @@ class Storage:
         """Reads or writes segments, and returns when all their bytes have arrived. With `exact`, a
         read beyond the end is an error."""
         synchronize_all({s.device for s in segments})
-        queue = Queue(self._handle, self.name, 1, len(segments) or 1)
+        queue = Queue(self.handle, self.name, 1, len(segments) or 1)
         try:
             transfer = Transfer(queue)
             queue.submit(transfer, op, segments, None, flags=EXACT if exact else 0, require=require,

@@ -11,6 +11,7 @@ import gc
 import os
 import pickle
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ import numpy
 import penstock
 import tap
 from arrays import TMP
-from penstock import _cuda, _queue
+from penstock import _cuda, _queue, _transfer
 from penstock._lib import lib
 from reference import fill
 
@@ -233,6 +234,21 @@ class Transfers(unittest.TestCase):
             for thread in threads:
                 thread.join()
         self.assertEqual(wrong, [])
+
+    def test_failed_commit(self):
+        """The error of a commit does not keep the storage open."""
+        before, kept = len(os.listdir("/proc/self/fd")), []
+        os.mkdir(path("folder"))
+        storage = _transfer.Storage(path("folder/file"), "file", _transfer.WRITE |
+                                    _transfer.REPLACE)
+        shutil.rmtree(path("folder"))
+        try:
+            storage.commit(durable=False)
+        except penstock.PenstockError as error:
+            kept.append(error)
+        storage.close()
+        self.assertEqual(len(kept), 1)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_more_than_the_queue_holds(self):
         with penstock.File(path()) as file:
