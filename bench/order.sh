@@ -76,11 +76,11 @@ step windows 50 bash -c "blocks --blocks 8MiB,64MiB --runtime 2 --rounds 2 \
 	--csv '$out/order-windows.csv' ${builds[*]}"
 step lanes 60 bash -c "blocks --runtime 0.5 --rounds 2 \
 	--csv '$out/order-lanes.csv' ${builds[*]}"
-step stream 110 "${core[@]}" -n "$reps" stream
-step calls 30 "${core[@]}" -n "$reps" calls
-step beside 30 "${core[@]}" -n "$reps" stream_beside
-step small 60 "${core[@]}" -n "$reps" small
-step graph 40 "${core[@]}" -n "$reps" graph
+step stream 300 "${core[@]}" -n "$reps" stream
+step calls 60 "${core[@]}" -n "$reps" calls
+step beside 60 "${core[@]}" -n "$reps" stream_beside
+step small 200 "${core[@]}" -n "$reps" small
+step graph 80 "${core[@]}" -n "$reps" graph
 step limits 90 bash -c limits
 say "done"
 python3 bench/table.py "$csv" | tee "$out/order.md"

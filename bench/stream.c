@@ -29,7 +29,10 @@
 struct stream_run {
 	const struct pst_cuda *api;
 	struct pst_cu_stream *streams[STREAMS];
-	struct penstock_storage *st;
+	/* `st` is the storage of the row that is measured: `cold` for uncached bytes. `cold` stays
+	 * open, because the library measures which length of read calls suits the drive, and it
+	 * forgets the result when the storage is closed. */
+	struct penstock_storage *st, *cold;
 	struct penstock_queue *q;
 	struct penstock_req reqs[COUNT_MAX];
 	struct penstock_seg segs[COUNT_MAX];
@@ -172,6 +175,16 @@ static int cache_drop_soon(int fd, uint64_t len)
 	return ret;
 }
 
+/* Opens the storage for cached bytes again, or chooses the one for uncached bytes. The library
+ * unregisters the page cache of a closed storage, so that the kernel can then drop it. */
+static int storage_choose(struct bench *b, struct stream_run *r, bool cached)
+{
+	if (r->st != r->cold)
+		penstock_close(r->st);
+	r->st = r->cold;
+	return cached ? penstock_open(b->file, NULL, &r->st) : 0;
+}
+
 /* Measures one batch of reads in the way `how`, and writes one row of the CSV. */
 static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64_t len,
 		     unsigned count, bool cached, unsigned rep)
@@ -181,11 +194,7 @@ static int reads_row(struct bench *b, struct stream_run *r, enum how how, uint64
 	struct meter m;
 	int ret, fd;
 
-	/* Opens the file again. The library unregisters the page cache of a closed storage, so
-	 * the kernel can then drop it. */
-	penstock_close(r->st);
-	r->st = NULL;
-	ret = penstock_open(b->file, NULL, &r->st);
+	ret = storage_choose(b, r, cached);
 	fd = drive_open(b->file, false);
 	if (ret || fd < 0)
 		return ret ? ret : fd;
@@ -294,7 +303,8 @@ static int run_open(struct bench *b, struct stream_run *r)
 						  PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED));
 	if (!ret) {
 		*r->word = r->turn = 0;
-		ret = penstock_open(b->file, NULL, &r->st);
+		ret = penstock_open(b->file, NULL, &r->cold);
+		r->st = r->cold;
 	}
 	if (!ret)
 		ret = penstock_queue_open(NULL, &r->q);
@@ -307,10 +317,32 @@ static int run_open(struct bench *b, struct stream_run *r)
 static void run_close(struct stream_run *r)
 {
 	penstock_queue_close(r->q);
-	penstock_close(r->st);
+	if (r->st != r->cold)
+		penstock_close(r->st);
+	penstock_close(r->cold);
 	r->api->cuMemFreeHost(r->word);
 	for (unsigned i = 0; i < STREAMS && r->streams[i]; i++)
 		r->api->cuStreamDestroy(r->streams[i]);
+}
+
+/* Reads the file from the drive until the library has measured which length of read calls suits the
+ * drive: it needs about 256 MiB for this. */
+static int lengths_measure(struct bench *b, struct stream_run *r)
+{
+	const unsigned count = BATCH_BYTES / (4 * MIB);
+	int ret = 0;
+
+	for (unsigned round = 0; round < 3 && !ret && BATCH_BYTES <= b->len; round++) {
+		int fd = drive_open(b->file, false);
+
+		ret = fd < 0 ? fd : cache_drop_soon(fd, b->len);
+		reads_aim(b, r, QUEUE, 4 * MIB, count);
+		if (!ret)
+			ret = reads_make(r, QUEUE, 4 * MIB, count);
+		if (fd >= 0)
+			close(fd);
+	}
+	return ret;
 }
 
 /* Returns whether b->only selects the row. */
@@ -345,6 +377,22 @@ static int cache_activate(const struct bench *b, uint64_t len)
 	return ret;
 }
 
+/* Measures the reads of `len` bytes in all ways. Each repetition begins with another way, because a
+ * virtual drive can be faster after a pause. */
+static int ways_rows(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
+		     bool cached, unsigned rep)
+{
+	int ret = 0;
+
+	for (unsigned i = 0; i < HOWS && !ret; i++) {
+		enum how how = (enum how)((i + rep) % HOWS);
+
+		if (row_wanted(b, how, len, cached))
+			ret = reads_row(b, r, how, len, count, cached, rep);
+	}
+	return ret;
+}
+
 /* Measures all reads of `len` bytes: first cached reads and their limits, then uncached ones. The
  * page cache is not dropped between the rows of cached reads. */
 static int batch_rows(struct bench *b, struct stream_run *r, uint64_t len, unsigned count,
@@ -352,14 +400,12 @@ static int batch_rows(struct bench *b, struct stream_run *r, uint64_t len, unsig
 {
 	int ret = cache_activate(b, count * len);
 
-	for (unsigned how = 0; how < HOWS && !ret; how++)
-		if (row_wanted(b, (enum how)how, len, true))
-			ret = reads_row(b, r, (enum how)how, len, count, true, rep);
+	if (!ret)
+		ret = ways_rows(b, r, len, count, true, rep);
 	if (!ret && !b->only)
 		ret = limit_rows(b, r, len, count, rep);
-	for (unsigned how = 0; how < HOWS && !ret; how++)
-		if (row_wanted(b, (enum how)how, len, false))
-			ret = reads_row(b, r, (enum how)how, len, count, false, rep);
+	if (!ret)
+		ret = ways_rows(b, r, len, count, false, rep);
 	return ret;
 }
 
@@ -375,6 +421,8 @@ static int section_stream(struct bench *b)
 		reads_aim(b, &r, (enum how)how, MIB, 16);
 		ret = reads_make(&r, (enum how)how, MIB, 16);
 	}
+	if (!ret)
+		ret = lengths_measure(b, &r);
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
 		for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]) && !ret; i++) {
 			uint64_t count = BATCH_BYTES / lens[i];
