@@ -19,7 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "addresses.h"
 #include "core/base/clock.h"
+#include "daemons.h"
 #include "stream.h"
 #include "watch.h"
 
@@ -27,18 +29,23 @@
  * more memory, pieces would be longer, and fewer calls of pwrite() would store a body. But
  * libmicrohttpd clears all of the memory after each request. */
 #define CONNECTION_MEMORY (128u << 10)
-/* Stack size of each thread in bytes. A walk through a bucket needs about 300 bytes of it for each
- * level of folders. */
-#define THREAD_STACK (1u << 20)
 #define RATE_WINDOW_S 15
 /* Maximum length in bytes of a body that one system call sends together with the headers. */
 #define SHORT_BODY (16u << 10)
 
 enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };
 
+/* The connections that a thread has admitted, but that have not started yet. Only this thread uses
+ * it. */
+struct entrance {
+	struct gw_http *http;
+	struct in6_addr admitted[GW_ACCEPT_MAX]; /* addresses of the clients */
+	unsigned count;
+};
+
 struct gw_http {
-	struct MHD_Daemon *daemon;
-	int fd; /* duplicate of the caller's socket that listens; libmicrohttpd may close it */
+	struct gw_daemons *daemons;
+	const struct gw_http_options *options; /* NULL after the start */
 	const struct gw_http_calls *calls;
 	void *owner;
 	struct gw_watch *watch;
@@ -48,6 +55,7 @@ struct gw_http {
 	atomic_bool quiet;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
 	atomic_bool starting;
+	struct entrance entrances[]; /* one for each thread */
 };
 
 void gw_reply_header(struct gw_reply *reply, const char *name, const char *value)
@@ -100,12 +108,16 @@ bool gw_http_header_set(struct gw_http_request *req, const char *name, const cha
  * it, because libmicrohttpd has not decoded it yet. */
 static void *request_begin(void *cls, const char *uri, struct MHD_Connection *connection)
 {
-	struct gw_http *http = cls;
+	struct entrance *entrance = cls;
+	struct gw_http *http = entrance->http;
 	struct gw_http_request *req = calloc(1, sizeof(*req));
 	const union MHD_ConnectionInfo *info;
 
 	if (!req)
 		return NULL;
+	req->http = http;
+	req->thread = (unsigned)(entrance - http->entrances);
+	req->connection = connection;
 	req->reply.fd = -1;
 	req->started_ns = pst_now_ns();
 	req->too_long = strlen(uri) > GW_TARGET_MAX;
@@ -319,14 +331,26 @@ static bool length_is_ambiguous(const struct gw_http_request *req)
 	return count > 1 || (coding && strcasecmp(coding, "chunked") != 0);
 }
 
-static void stream_suspend(void *connection)
+/* Resumes the connection of a request. The connection's thread may then free the request at once.
+ * So the caller must not use the request any more, unless it holds a lock that request_done needs.
+ */
+static void request_resume(struct gw_http_request *req)
 {
-	MHD_suspend_connection(connection);
+	struct gw_http *http = req->http;
+	unsigned thread = req->thread;
+
+	MHD_resume_connection(req->connection);
+	gw_daemons_wake(http->daemons, thread);
 }
 
-static void stream_resume(void *connection)
+static void stream_suspend(void *req)
 {
-	MHD_resume_connection(connection);
+	MHD_suspend_connection(((struct gw_http_request *)req)->connection);
+}
+
+static void stream_resume(void *req)
+{
+	request_resume(req);
 }
 
 /* Returns whether `len` more bytes complete the request's body. */
@@ -434,7 +458,7 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 	if (http->calls->head(http->owner, req)) {
 		req->state = STATE_BODY;
 		if (req->stream)
-			gw_stream_attach(req->stream, connection, stream_suspend, stream_resume);
+			gw_stream_attach(req->stream, req, stream_suspend, stream_resume);
 		gw_watch_phase(req->watched, GW_PHASE_BODY);
 		return MHD_YES;
 	}
@@ -452,12 +476,9 @@ static void request_work(struct gw_job *job)
 {
 	struct gw_http_request *req =
 		(struct gw_http_request *)((char *)job - offsetof(struct gw_http_request, job));
-	struct MHD_Connection *connection = req->connection;
 
 	req->http->calls->end(req->http->owner, req);
-	/* As soon as the connection is resumed, its thread may free the request. So `req` must not
-	 * be used after this line. */
-	MHD_resume_connection(connection);
+	request_resume(req);
 }
 
 /* Lets a worker thread run a request that may take long. If the pool does not accept the request,
@@ -468,8 +489,6 @@ static bool request_defer(struct gw_http *http, struct MHD_Connection *connectio
 {
 	if (!http->pool || !http->calls->is_long(http->owner, req))
 		return false;
-	req->http = http;
-	req->connection = connection;
 	req->job.run = request_work;
 	MHD_suspend_connection(connection);
 	if (gw_pool_add(http->pool, &req->job))
@@ -577,40 +596,82 @@ unsigned gw_http_connections_allowed(const struct gw_http_shared *shared)
 	return allowed < shared->connections_max ? (unsigned)allowed : shared->connections_max;
 }
 
-/* Called by libmicrohttpd before it takes over a connection. Refuses it if there are too many. So
- * the connections always leave descriptors for files, and for a further call of accept: if accept
- * fails because all descriptors are in use, libmicrohttpd calls it again at once, so that each
- * thread uses a whole CPU (version 0.9.75). libmicrohttpd's own limit cannot be used: it counts for
- * each thread, and a thread at its limit no longer answers some of its connections. */
-static enum MHD_Result connection_accept(void *cls, const struct sockaddr *address, socklen_t len)
+/* Called by a thread that has accepted a connection. Counts the connection, or refuses it if there
+ * are too many. So the connections always leave descriptors for files. libmicrohttpd's own limits
+ * cannot be used: they count for each thread, and a thread at its limit no longer answers some of
+ * its connections (version 0.9.75). */
+static bool connection_admit(void *owner, unsigned thread, const struct sockaddr *address)
 {
-	struct gw_http *http = cls;
+	struct gw_http *http = owner;
+	struct gw_http_shared *shared = http->shared;
+	struct entrance *entrance = &http->entrances[thread];
+	struct in6_addr ip = gw_address_of(address);
 
-	(void)address;
-	(void)len;
-	if (atomic_load(&http->shared->connections) < gw_http_connections_allowed(http->shared))
-		return MHD_YES;
-	atomic_fetch_add(&http->shared->refused, 1);
-	return MHD_NO;
+	if (atomic_fetch_add(&shared->connections, 1) < gw_http_connections_allowed(shared) &&
+	    gw_addresses_enter(shared->addresses, &ip)) {
+		entrance->admitted[entrance->count++] = ip;
+		return true;
+	}
+	atomic_fetch_sub(&shared->connections, 1);
+	atomic_fetch_add(&shared->refused, 1);
+	return false;
+}
+
+static void connection_uncount(struct gw_http *http, const struct in6_addr *ip)
+{
+	gw_addresses_leave(http->shared->addresses, ip);
+	atomic_fetch_sub(&http->shared->connections, 1);
+}
+
+/* Uncounts the admitted connections that libmicrohttpd has not started. It has closed them, for
+ * example because there was no memory. libmicrohttpd 0.9.75 starts a connection when it is added,
+ * and 1.0.1 starts it in the next turn of the daemon. */
+static void connections_settle(void *owner, unsigned thread)
+{
+	struct entrance *entrance = &((struct gw_http *)owner)->entrances[thread];
+
+	while (entrance->count)
+		connection_uncount(entrance->http, &entrance->admitted[--entrance->count]);
+}
+
+static struct in6_addr address_of(struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+	return info && info->client_addr ? gw_address_of(info->client_addr) : (struct in6_addr){0};
+}
+
+/* Takes the address of a connection that has started from the admitted ones. From then on, it is
+ * uncounted when libmicrohttpd closes the connection. */
+static void entrance_pass(struct entrance *entrance, const struct in6_addr *ip)
+{
+	for (unsigned i = 0; i < entrance->count; i++)
+		if (!memcmp(&entrance->admitted[i], ip, sizeof(*ip))) {
+			entrance->admitted[i] = entrance->admitted[--entrance->count];
+			return;
+		}
 }
 
 static void connection_change(void *cls, struct MHD_Connection *connection, void **context,
 			      enum MHD_ConnectionNotificationCode code)
 {
-	struct gw_http *http = cls;
+	struct entrance *entrance = cls;
+	struct gw_http *http = entrance->http;
+	struct in6_addr ip = address_of(connection);
 
 	if (code == MHD_CONNECTION_NOTIFY_STARTED) {
 		const union MHD_ConnectionInfo *info =
 			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 
 		*context = info ? gw_watch_add(http->watch, info->connect_fd) : NULL;
+		entrance_pass(entrance, &ip);
 		atomic_fetch_add(&http->connections, 1);
-		atomic_fetch_add(&http->shared->connections, 1);
 	} else {
 		gw_watch_remove(http->watch, *context);
 		*context = NULL;
 		atomic_fetch_sub(&http->connections, 1);
-		atomic_fetch_sub(&http->shared->connections, 1);
+		connection_uncount(http, &ip);
 	}
 }
 
@@ -675,7 +736,7 @@ int gw_http_listen(const char *address, char *why, size_t why_len)
 		return -EADDRNOTAVAIL;
 	}
 	for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 		if (fd >= 0)
 			setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 		if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 4096)) {
@@ -691,10 +752,13 @@ int gw_http_listen(const char *address, char *why, size_t why_len)
 	return fd < 0 ? -error : fd;
 }
 
-static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_http_options *o)
+/* Starts the daemon of a thread, see daemons.h. */
+static struct MHD_Daemon *daemon_start(void *owner, unsigned thread)
 {
-	unsigned flags =
-		MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME;
+	struct gw_http *http = owner;
+	const struct gw_http_options *o = http->options;
+	unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG |
+			 MHD_ALLOW_SUSPEND_RESUME;
 	struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert},
 				       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key},
 				       {MHD_OPTION_END, 0, NULL}};
@@ -703,52 +767,49 @@ static struct MHD_Daemon *daemon_start(struct gw_http *http, const struct gw_htt
 		flags |= MHD_USE_TLS;
 	else
 		tls[0].option = MHD_OPTION_END;
+	http->entrances[thread].http = http;
 	return MHD_start_daemon(
-		flags, 0, connection_accept, http, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER,
-		message_take, http, MHD_OPTION_LISTEN_SOCKET, http->fd, MHD_OPTION_THREAD_POOL_SIZE,
-		o->threads, MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
-		MHD_OPTION_CONNECTION_LIMIT, o->shared->connections_max * o->threads,
-		MHD_OPTION_PER_IP_CONNECTION_LIMIT, o->connections_per_address_max,
+		flags, 0, NULL, NULL, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER, message_take,
+		http, MHD_OPTION_CONNECTION_LIMIT, o->shared->connections_max,
 		MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 		(size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
 		(size_t)CONNECTION_MEMORY / 4, MHD_OPTION_STRICT_FOR_CLIENT, 1,
 		MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape,
-		NULL, MHD_OPTION_URI_LOG_CALLBACK, request_begin, http,
-		MHD_OPTION_NOTIFY_CONNECTION, connection_change, http, MHD_OPTION_NOTIFY_COMPLETED,
-		request_done, http, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
-}
-
-/* Closes the duplicate of the listening socket after libmicrohttpd has failed to start. In most of
- * these cases libmicrohttpd has closed it already. Then another thread may have opened a file with
- * the same number, so the function compares the file with the caller's socket. */
-static void duplicate_close(int fd, int listening)
-{
-	struct stat ours, theirs;
-
-	if (fd >= 0 && !fstat(fd, &ours) && !fstat(listening, &theirs) &&
-	    ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
-		close(fd);
+		NULL, MHD_OPTION_URI_LOG_CALLBACK, request_begin, &http->entrances[thread],
+		MHD_OPTION_NOTIFY_CONNECTION, connection_change, &http->entrances[thread],
+		MHD_OPTION_NOTIFY_COMPLETED, request_done, http, MHD_OPTION_ARRAY, tls,
+		MHD_OPTION_END);
 }
 
 struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t why_len)
 {
-	struct gw_http *http = calloc(1, sizeof(*http));
+	struct gw_http *http = calloc(1, sizeof(*http) + o->threads * sizeof(http->entrances[0]));
+	const struct gw_daemons_options daemons = {
+		.fd = o->fd,
+		.threads = o->threads,
+		.start = daemon_start,
+		.admit = connection_admit,
+		.turned = connections_settle,
+		.owner = http,
+	};
+	bool started = false;
 
 	if (!http) {
 		snprintf(why, why_len, "out of memory");
 		return NULL;
 	}
+	http->options = o;
 	http->calls = o->calls;
 	http->owner = o->owner;
 	http->shared = o->shared;
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
 	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
-	http->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 0);
 	http->starting = true;
-	if (http->fd >= 0 && http->watch && (http->pool || !o->workers))
-		http->daemon = daemon_start(http, o);
+	if (http->watch && (http->pool || !o->workers))
+		started = gw_daemons_start(&daemons, &http->daemons);
 	http->starting = false;
-	if (!http->daemon) {
+	http->options = NULL;
+	if (!started) {
 		http->message[strcspn(http->message, "\n")] = '\0';
 		snprintf(why, why_len, "the HTTP server cannot start: %s",
 			 http->message[0] ? http->message : strerror(errno));
@@ -757,7 +818,6 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 				why, why_len,
 				"the certificate or its key cannot be used: check that both are in "
 				"PEM form and belong together");
-		duplicate_close(http->fd, o->fd);
 		gw_watch_stop(http->watch);
 		gw_pool_stop(http->pool);
 		gw_pool_free(http->pool);
@@ -770,7 +830,7 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 void gw_http_quiesce(struct gw_http *http)
 {
 	if (!atomic_exchange(&http->quiet, true))
-		MHD_quiesce_daemon(http->daemon);
+		gw_daemons_quiesce(http->daemons);
 }
 
 unsigned gw_http_connections(const struct gw_http *http)
@@ -785,10 +845,7 @@ void gw_http_stop(struct gw_http *http)
 	/* libmicrohttpd requires that suspended connections are resumed before its daemon stops. So
 	 * first end the workers' jobs, which resume them. */
 	gw_pool_stop(http->pool);
-	/* MHD_stop_daemon closes the socket, except after MHD_quiesce_daemon. */
-	MHD_stop_daemon(http->daemon);
-	if (atomic_load(&http->quiet))
-		close(http->fd);
+	gw_daemons_stop(http->daemons);
 	gw_pool_free(http->pool);
 	gw_watch_stop(http->watch);
 	free(http);

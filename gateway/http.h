@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An HTTP server: connections, TLS, request heads and bodies, replies. http.c is the only file that
- * calls libmicrohttpd. Started by serve.c. The functions of struct gw_http_calls, which front.c
+ * An HTTP server: connections, TLS, request heads and bodies, replies. Only http.c and daemons.c
+ * call libmicrohttpd. Started by serve.c. The functions of struct gw_http_calls, which front.c
  * implements, handle the requests. A request that breaks a limit must never reach these functions.
  */
 #ifndef GW_HTTP_H
@@ -20,6 +20,7 @@
 #define GW_HEAD_MAX (32u << 10)	  /* maximum total length of a request's headers in bytes */
 #define GW_DISCARD_MAX (1u << 20) /* longest body of a refused request that is read to its end */
 
+struct gw_addresses;
 struct gw_http;
 struct gw_stream;
 
@@ -81,6 +82,7 @@ struct gw_http_request {
 	struct gw_watched *watched;
 	struct gw_job job;
 	struct gw_http *http;
+	unsigned thread; /* index of the connection's thread */
 	void *connection;
 };
 
@@ -111,6 +113,7 @@ struct gw_http_calls {
 struct gw_http_shared {
 	atomic_uint connections, requests;
 	unsigned connections_max;
+	struct gw_addresses *addresses; /* limit for each client address; NULL if there is none */
 	/* Number of descriptors that connections must leave to other uses, and number of
 	 * descriptors that a connection needs for its socket and for files. If `connection_files`
 	 * is 0, the limit of open files does not limit the connections. */
@@ -120,9 +123,9 @@ struct gw_http_shared {
 };
 
 struct gw_http_options {
-	int fd;		  /* socket that listens; the caller owns it */
+	int fd;		  /* socket that listens, from gw_http_listen; the caller owns it */
 	unsigned workers; /* threads for operations that may take long; 0 for none */
-	unsigned threads, connections_per_address_max;
+	unsigned threads;
 	struct gw_http_shared *shared;
 	unsigned timeout_s;	/* time without a byte after which a connection ends */
 	unsigned rate_min;	/* minimum rate of a transfer in bytes a second */

@@ -128,6 +128,14 @@ static bool is_reading(const struct gw_request *req)
 	return !strcmp(req->http->method, "GET") || !strcmp(req->http->method, "HEAD");
 }
 
+/* Returns whether a parameter belongs to a URL that was presigned by version 2. gw_auth refuses
+ * such requests, and names the version that it wants. */
+static bool is_of_version_2(const char *name)
+{
+	return !strcmp(name, "AWSAccessKeyId") || !strcmp(name, "Signature") ||
+	       !strcmp(name, "Expires");
+}
+
 /* Returns whether the query has a parameter that the operation does not use. Such a parameter may
  * name a sub-resource that is newer than this table. The request must then not change the object or
  * the bucket itself. Parameters that begin with "x-" are allowed: S3 ignores them, and those of
@@ -138,7 +146,8 @@ static bool has_unknown(const struct gw_request *req, const struct gw_op *op)
 		const char *name = req->params[i].name;
 
 		if (strncasecmp(name, "x-", 2) != 0 && strcmp(name, "versionId") != 0 &&
-		    !(op->sub && !strcmp(op->sub, name)) && !(op->sub2 && !strcmp(op->sub2, name)))
+		    !is_of_version_2(name) && !(op->sub && !strcmp(op->sub, name)) &&
+		    !(op->sub2 && !strcmp(op->sub2, name)))
 			return true;
 	}
 	return false;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "access_log.h"
+#include "addresses.h"
 #include "certificate.h"
 #include "core/base/clock.h"
 #include "front.h"
@@ -62,7 +63,6 @@ static struct gw_http *http_start(struct gateway *g)
 		.fd = g->fd,
 		.threads = o->threads < connections ? o->threads : connections,
 		.workers = o->threads,
-		.connections_per_address_max = o->connections_per_address_max,
 		.shared = &g->front.http,
 		.timeout_s = o->timeout_s,
 		.rate_min = o->rate_min,
@@ -299,6 +299,14 @@ static int gateway_start(struct gateway *g)
 	g->fd = gw_http_listen(o->listen, g->why, g->why_len);
 	if (g->fd < 0)
 		return g->fd;
+	if (o->connections_per_address_max) {
+		g->front.http.addresses =
+			gw_addresses_open(o->connections_max, o->connections_per_address_max);
+		if (!g->front.http.addresses) {
+			snprintf(g->why, g->why_len, "out of memory");
+			return -ENOMEM;
+		}
+	}
 	ret = metrics_start(g);
 	if (!ret)
 		ret = files_limit_again(g);
@@ -445,6 +453,7 @@ static void gateway_stop(struct gateway *g)
 	old_stop(g, true);
 	gw_http_stop(g->metrics);
 	gw_http_stop(g->http);
+	gw_addresses_close(g->front.http.addresses);
 	if (g->fd >= 0)
 		close(g->fd);
 	if (g->metrics_fd >= 0)
