@@ -116,13 +116,20 @@ int code_without_device(enum penstock_class require)
 	return require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED;
 }
 
+bool storage_is_object(const char *storage)
+{
+	static const char *const starts[] = {"s3://", "http://", "https://"};
+
+	for (unsigned i = 0; i < sizeof(starts) / sizeof(starts[0]); i++)
+		if (!strncmp(storage, starts[i], strlen(starts[i])))
+			return true;
+	return false;
+}
+
 const char *storage_path(const char *storage)
 {
-	static const char *const others[] = {"mem:", "s3://", "http://", "https://"};
-
-	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-		if (!strncmp(storage, others[i], strlen(others[i])))
-			return NULL;
+	if (storage_is_object(storage) || !strncmp(storage, "mem:", 4))
+		return NULL;
 	return pst_file_url_path(storage);
 }
 

@@ -73,6 +73,8 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 /* Returns the word of the NULL-terminated list that is most similar to `word`, or NULL if none
  * is similar. */
 const char *closest(const char *word, const char *const *words);
+/* Returns whether a storage is an object of an object store. */
+bool storage_is_object(const char *storage);
 /* Returns the path of the file that a storage names. Returns NULL if the storage is in memory
  * ("mem:..."), an object ("s3://...") or a file URL of another host, which no call can open. */
 const char *storage_path(const char *storage);

@@ -162,6 +162,11 @@ static int bench_parse(int argc, char **argv, struct bench_args *a)
 		return fail(EXIT_USAGE,
 			    "--cold, --warm and --limits need a file, not mem: storage "
 			    "or an object");
+	if (a->write && storage_is_object(a->storage))
+		return fail(EXIT_USAGE,
+			    "%s: bench cannot measure the upload of an object: 'penstock cp' "
+			    "prints the speed of an upload",
+			    a->storage);
 	if (a->limits && !a->write && !a->cold && !a->warm)
 		return fail(EXIT_USAGE, "--limits of reads needs --cold or --warm: otherwise run "
 					"and limit could read from different places");

@@ -6,11 +6,13 @@
  */
 #include "check_print.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "args.h"
+#include "drive.h"
 
 #define COLUMN 26 /* column at which the text of a gate starts */
 
@@ -82,6 +84,17 @@ static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 		labelled_print(f, "do", line->todo);
 }
 
+const char *check_source_name(const struct pst_check *check, const struct pst_check_path *path)
+{
+	const char *name = check->target ? storage_path(check->target) : NULL;
+	int fd = name ? open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+	bool memory = fd >= 0 && drive_is_memory(fd);
+
+	if (fd >= 0)
+		close(fd);
+	return path->cached ? "cache" : memory ? "memory" : "drive";
+}
+
 static void unmeasured_path_print(FILE *f, const struct pst_check_path *p)
 {
 	fprintf(f, "  %-9s %9s  ", p->explained.name, "-");
@@ -97,7 +110,7 @@ static void paths_print(FILE *f, const struct pst_check *check)
 
 		if (p->measured)
 			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-*s%s\n", p->explained.name,
-				p->gb_per_s, p->cached ? "cache" : "drive", p->cpu_copies,
+				p->gb_per_s, check_source_name(check, p), p->cpu_copies,
 				cold || warm ? 12 : 0, class_name(p->explained.meets),
 				cold && warm ? "<- used"
 				: cold	     ? "<- used for uncached bytes"

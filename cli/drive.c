@@ -151,12 +151,14 @@ static bool file_is_memory(int fd, unsigned depth)
 	unsigned long long id;
 	struct stat stat_buf;
 
-	if (!fstatfs(fd, &fs) && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
-		return true;
 	if (fstat(fd, &stat_buf))
 		return false;
+	/* Check this first: fstatfs(2) returns the type of the file system that holds the device
+	 * node, and that is tmpfs for /dev. */
 	if (S_ISBLK(stat_buf.st_mode))
 		return number_is_memory(stat_buf.st_rdev, depth);
+	if (!fstatfs(fd, &fs) && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
+		return true;
 	if (major(stat_buf.st_dev))
 		return number_is_memory(stat_buf.st_dev, depth);
 	/* A file system on several devices, such as btrfs, reports a device number that belongs to

@@ -46,6 +46,11 @@ static int explain_parse(int argc, char **argv, struct explain_args *a)
 	if (optind + 2 != argc)
 		return fail(EXIT_USAGE,
 			    "explain needs a storage and a device, see 'penstock explain --help'");
+	if (a->write && storage_is_object(argv[optind]))
+		return fail(EXIT_USAGE,
+			    "%s: explain cannot explain an upload of an object: 'penstock cp' "
+			    "reports the path of an upload",
+			    argv[optind]);
 	if (a->size > (uint64_t)INT64_MAX - a->offset)
 		return fail(EXIT_USAGE,
 			    "--offset and --size together are 8 EiB or more: give less");

@@ -331,12 +331,19 @@ PENSTOCK_API const char *penstock_errmsg(void);
  *			library may then keep the file's page cache registered with the GPU's
  *			driver after a read.
  * PENSTOCK_O_NOFOLLOW	Refuses a symbolic link as the last part of the path.
+ * PENSTOCK_O_PREFETCH	Announces a read of the first bytes. An open of an object then requests its
+ *			first 64 KiB at the same time as its length, so that a small object takes
+ *			one round trip to the server. A read within a second after the open uses
+ *			these bytes, even if the object has been replaced since the open. Without
+ *			effect for writing, for a file, and for an object whose server may move
+ *			the bytes by S3 over RDMA.
  */
 #define PENSTOCK_O_WRITE 0x1u
 #define PENSTOCK_O_CREATE 0x2u
 #define PENSTOCK_O_REPLACE 0x4u
 #define PENSTOCK_O_IMMUTABLE 0x8u
 #define PENSTOCK_O_NOFOLLOW 0x10u
+#define PENSTOCK_O_PREFETCH 0x20u
 
 /* Options of penstock_open and penstock_open_fd. */
 struct penstock_storage_opts {

@@ -193,6 +193,17 @@ def decode(data: Any) -> str:
     return str(ffi.string(data).decode("utf-8", "replace"))
 
 
+def _with_whole_path(text: str, path: Optional[str]) -> str:
+    """Returns `text` with the whole `path` in place of its end. The library's messages have room
+    for the last 130 bytes of a path only."""
+    if path is None or path in text:
+        return text
+    for length in range(min(len(path), 130), 40, -1):
+        if path[-length:] in text:
+            return text.replace(path[-length:], path, 1)
+    return text
+
+
 def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True,
                message: Optional[str] = None) -> PenstockError:
     """Returns the exception for the library's last failure on this thread.
@@ -216,7 +227,7 @@ def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True,
     elif number == _errno.EOPNOTSUPP:
         kind = ClassRefusedError
     tensor = decode(place.tensor) or None
-    error = _new_error(kind, number, message or decode(text),
+    error = _new_error(kind, number, message or _with_whole_path(decode(text), path),
                        os.fsdecode(ffi.string(place.file)) or path, tensor)
     error.reason, error.tensor = decode(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)

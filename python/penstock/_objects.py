@@ -17,7 +17,7 @@ from ._lib import NotFoundError, PenstockError
 from ._memory import allocate_as
 from ._model import CLASSES, EFFORTS, convert, framework_of
 from ._tensor import Place, Tensor, place_of
-from ._transfer import (CREATE, READING, REPLACE, WRITE, WRITING, Storage, TransferReport,
+from ._transfer import (CREATE, PREFETCH, READING, REPLACE, WRITE, WRITING, Storage, TransferReport,
                         bytes_place, segments_of)
 
 
@@ -60,8 +60,8 @@ class ObjectClient:
             None chooses by the endpoint.
         insecure: True does not check the server's certificate.
         timeout: longest wait for an answer, in whole seconds; None for the library's choice.
-        require, effort: as in load_file. With require="direct", an object that the store cannot
-            move by RDMA is an error.
+        require, effort: as in load_file. With require="no-cpu-copy", an object that the store
+            cannot move by RDMA to or from a GPU is an error. No object meets "direct".
 
     Any number of threads may use a client at the same time.
 
@@ -122,12 +122,17 @@ class ObjectClient:
         bucket, key = self._split(name)
         return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
-    def _open(self, name: str, length: Optional[int] = None, *, new: bool = False) -> Storage:
+    def _open(self, name: str, length: Optional[int] = None, *, new: bool = False,
+              start: int = 1) -> Storage:
         """Opens an object for reading or, if it has a length, a new one for writing. The length 0
         means that it is unknown. With `new`, raises an error with errno EEXIST if the object exists
-        now or at the commit."""
+        now or at the commit. `start` is 0 if the caller reads the object's first bytes at once."""
         url = self.url(name)
-        flags = 0 if length is None else WRITE | (CREATE if new else REPLACE)
+        if length is None:
+            # The library prefetches by HTTP, which a stricter class refuses.
+            flags = PREFETCH if not start and self._how["require"] == "any" else 0
+        else:
+            flags = WRITE | (CREATE if new else REPLACE)
         return Storage(url, url.partition("?")[0], flags, length or 0)
 
     # ---- tensors ----
@@ -170,7 +175,7 @@ class ObjectClient:
         """
         if offset < 0:
             raise ValueError(f"offset must not be negative, not {offset}")
-        with self._open(name) as storage:
+        with self._open(name, start=offset) as storage:
             made = None
             if out is None:
                 framework = framework_of(framework)
@@ -186,8 +191,8 @@ class ObjectClient:
     put_rdma = put
 
     def get_rdma(self, name: str, tensor: Any) -> None:
-        """Reads an object into a tensor: get(name, out=tensor). With require="direct", only by
-        RDMA."""
+        """Reads an object into a tensor: get(name, out=tensor). A tensor that is shorter than the
+        object gets its first bytes. With a client that requires "no-cpu-copy", only by RDMA."""
         self.get(name, tensor)
 
     # ---- bytes ----
@@ -198,12 +203,12 @@ class ObjectClient:
 
     def get_bytes(self, name: str) -> bytes:
         """Returns the bytes of an object."""
-        with self._open(name) as storage:
+        with self._open(name, start=0) as storage:
             return self._read(storage, 0, storage.length)
 
     def get_bytes_range(self, name: str, offset: int, length: int) -> bytes:
         """Returns `length` bytes of an object from `offset` on, or fewer if it ends before."""
-        with self._open(name) as storage:
+        with self._open(name, start=offset) as storage:
             return self._read(storage, offset, max(0, min(length, storage.length - offset)))
 
     def _read(self, storage: Storage, offset: int, length: int) -> bytes:

@@ -23,7 +23,7 @@ from ._tensor import Place
 # Maximum number of contiguous pieces of a tensor to move. Each piece is a request to the store, so
 # segments_of refuses a tensor with more pieces.
 PIECES_MAX = 64
-WRITE, CREATE, REPLACE = 1, 2, 4  # PENSTOCK_O_*
+WRITE, CREATE, REPLACE, PREFETCH = 1, 2, 4, 32  # PENSTOCK_O_*
 
 
 class Storage:
@@ -167,5 +167,5 @@ def bytes_place(data: Any) -> Place:
                  "host", (raw, view), not view.readonly)
 
 
-__all__ = ["CREATE", "READING", "REPLACE", "WRITE", "WRITING", "Storage", "TransferReport",
-           "bytes_place", "segments_of"]
+__all__ = ["CREATE", "PREFETCH", "READING", "REPLACE", "WRITE", "WRITING", "Storage",
+           "TransferReport", "bytes_place", "segments_of"]

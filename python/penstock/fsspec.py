@@ -189,9 +189,10 @@ class PenstockFile(AbstractBufferedFile):
                 self.closed = True  # The base's finalizer would write an empty object.
                 raise
 
-    def _opened(self, length: Optional[int] = None) -> Storage:
+    def _opened(self, length: Optional[int] = None, start: int = 1) -> Storage:
         if self._storage is None:
-            self._storage = self.fs.client._open(self.path, length, new=self.mode == "xb")
+            self._storage = self.fs.client._open(self.path, length, new=self.mode == "xb",
+                                                 start=start)
         return self._storage
 
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -199,8 +200,8 @@ class PenstockFile(AbstractBufferedFile):
 
     def _read(self, data: bytearray, start: int) -> bytearray:
         place = bytes_place(data)
-        self._opened().move(READING, segments_of(place, start, to_memory=True),
-                            **self.fs.client._how)
+        self._opened(start=start).move(READING, segments_of(place, start, to_memory=True),
+                                       **self.fs.client._how)
         return data
 
     def _initiate_upload(self) -> None:

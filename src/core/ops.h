@@ -234,6 +234,9 @@ struct pst_io {
 	 * into the window, or passed a file with them. by_dma: it did so only by DMA. If the bytes
 	 * arrived in another way, `err` has the reason. */
 	bool by_window, by_dma;
+	/* Result of a fill: number of bytes that the storage had in memory of its own, from which
+	 * the CPU has copied them. So they have one DRAM pass and one CPU copy more. */
+	uint64_t kept;
 	struct pst_err err; /* reason and text of the error if `result` is negative */
 	void (*done)(struct pst_io *io);
 	struct pst_io *next; /* used by the storage while in flight, then by the lane */
@@ -615,6 +618,7 @@ struct pst_path_traits {
 	/* start() completes the chunk before it returns. If chunk->lane is NULL, the calling thread
 	 * runs the chunk without a lane, and start() does not call pst_chunk_done. */
 	bool synchronous;
+	bool needs_file;	    /* the path needs a storage with a file descriptor */
 	enum penstock_class class_; /* the highest class that the path can meet on any route */
 };
 

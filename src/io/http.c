@@ -228,7 +228,7 @@ static int call_cancelled(struct pst_http_call *call)
 
 static void call_end(struct reactor *r, struct pst_http_call *call, int result)
 {
-	uint64_t now_ns = pst_now_ns();
+	uint64_t now_ns = pst_now_ns(), bytes = call->got - call->got_first;
 
 	if (result < 0 && atomic_load(&call->cancelled))
 		result = call_cancelled(call);
@@ -236,11 +236,11 @@ static void call_end(struct reactor *r, struct pst_http_call *call, int result)
 	pthread_mutex_lock(&lock);
 	call_leave(call, r, CALL_NOWHERE);
 	if (!result)
-		pst_http_limit_end(&call->endpoint->limit, call->got + call->out_len + call->beside,
+		pst_http_limit_end(&call->endpoint->limit, bytes + call->out_len + call->beside,
 				   now_ns);
 	calls_dispatch(r);
 	pthread_mutex_unlock(&lock);
-	atomic_fetch_add_explicit(&body_bytes, call->got, memory_order_relaxed);
+	atomic_fetch_add_explicit(&body_bytes, bytes, memory_order_relaxed);
 	call->ops->done(call);
 }
 
@@ -718,6 +718,7 @@ int pst_http_start(struct pst_http_call *call, struct pst_err *err)
 	struct pst_http_endpoint *endpoint = call->endpoint;
 	int ret;
 
+	call->got_first = call->got_before = call->got;
 	pthread_mutex_lock(&lock);
 	ret = reactors_start();
 	if (!ret) {

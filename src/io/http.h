@@ -78,7 +78,9 @@ struct pst_http_call {
 	/* Reason if the result is negative. If the call was cancelled while it was repeated, the
 	 * text is about an earlier attempt. */
 	struct pst_err err;
-	uint64_t got; /* bytes of the response's body that have arrived in `in` */
+	/* Bytes of the response's body that have arrived in `in`. The owner sets it to 0, or to the
+	 * number of bytes that it has already, which the server shall not send. */
+	uint64_t got;
 	/* head of the last response; its status is 0 if there was no response */
 	struct pst_http_head head;
 	/* text body of the last response that had one; the owner frees text.at */
@@ -95,6 +97,7 @@ struct pst_http_call {
 	 * call takes its place */
 	bool keeps_slot;
 	uint64_t due_ns;     /* time of the next attempt */
+	uint64_t got_first;  /* value of `got` when the call began */
 	uint64_t got_before; /* value of `got` when the attempt began */
 	struct pst_http_call *next;
 };

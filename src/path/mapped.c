@@ -604,6 +604,7 @@ const struct pst_path_ops pst_path_mapped = {
 	.traits = {.reads = true,
 		   .uses_cache = true,
 		   .detects_cold = true,
+		   .needs_file = true,
 		   .class_ = PENSTOCK_NO_CPU_COPY},
 	.probe = mapped_probe,
 	.start = mapped_start,

@@ -23,7 +23,7 @@ static int odirect_start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_odirect = {
 	.name = "odirect",
-	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_DIRECT},
+	.traits = {.reads = true, .writes = true, .needs_file = true, .class_ = PENSTOCK_DIRECT},
 	.probe = odirect_probe,
 	.start = odirect_start,
 };

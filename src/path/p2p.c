@@ -69,7 +69,7 @@ static int p2p_start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_p2p = {
 	.name = "p2p",
-	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_DIRECT},
+	.traits = {.reads = true, .writes = true, .needs_file = true, .class_ = PENSTOCK_DIRECT},
 	.probe = p2p_probe,
 	.start = p2p_start,
 };

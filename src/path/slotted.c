@@ -56,9 +56,9 @@ static void slotted_count(struct pst_chunk *chunk, uint64_t n)
 		!direct && io->st->facts.fd >= 0 &&
 		(io->op == PST_IO_DRAIN || chunk->residency != PST_WARM || chunk->fills_cache);
 
-	chunk->dram_laid += cache_too ? 2 * n : n;
+	chunk->dram_laid += (cache_too ? 2 * n : n) + io->kept;
 	if (!direct || !io->st->facts.listed)
-		chunk->cpu_copied += n;
+		chunk->cpu_copied += n + io->kept;
 	chunk->engine = io->engine;
 }
 
@@ -241,10 +241,10 @@ static void bounce_host_done(struct pst_io *io)
 		return;
 	}
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
-	chunk->cpu_copied += chunk->moved;
+	chunk->cpu_copied += chunk->moved + io->kept;
 	/* If the bytes were not cached, the kernel has also written them to the page cache during
 	 * this call. */
-	chunk->dram_laid += cold ? chunk->moved : 0;
+	chunk->dram_laid += (cold ? chunk->moved : 0) + io->kept;
 	pst_chunk_done(chunk, ret);
 }
 
@@ -283,7 +283,10 @@ static int bounce_start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_staged = {
 	.name = "staged",
-	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_NO_CPU_COPY},
+	.traits = {.reads = true,
+		   .writes = true,
+		   .needs_file = true,
+		   .class_ = PENSTOCK_NO_CPU_COPY},
 	.probe = staged_probe,
 	.start = staged_start,
 };

@@ -233,7 +233,7 @@ static int vendor_start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_vendor = {
 	.name = "vendor",
-	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_DIRECT},
+	.traits = {.reads = true, .writes = true, .needs_file = true, .class_ = PENSTOCK_DIRECT},
 	.probe = vendor_probe,
 	.start = vendor_start,
 	.route_close = vendor_route_close,

@@ -4,9 +4,9 @@
  * read. A read is a range GET, whose body the reactors (io/http.c) receive directly into the memory
  * of the transfer. object_upload.c handles writes.
  *
- * The open requests the object's length and ETag. Each GET names this ETag in If-Match, and the
- * ETag of each response is compared with it. So the bytes of two versions are never mixed: a read
- * of an object that has changed fails with -ESTALE.
+ * The open requests the object's length and ETag (object_find.c), and perhaps its first bytes. Each
+ * GET names this ETag in If-Match, and the ETag of each response is compared with it. So the bytes
+ * of two versions are never mixed: a GET of an object that has changed fails with -ESTALE.
  *
  * If the server has a checksum of the whole object, it is compared with the checksum of the
  * received bytes when all bytes have been read. If the two differ, the read that completes the
@@ -27,6 +27,7 @@
 #include "core/lane/inbox.h"
 #include "storage/object_abort.h"
 #include "storage/object_commit.h"
+#include "storage/object_find.h"
 #include "storage/object_reach.h"
 #include "storage/object_request.h"
 #include "storage/object_sum.h"
@@ -63,6 +64,7 @@ struct pst_object {
 	uint64_t length;
 	char etag[256]; /* ETag at the open; "" if the server sends none */
 	struct pst_object_sum sum;
+	struct pst_object_first *first; /* prefetched bytes, or NULL */
 	/* NULL if reads cannot use windows (memory that the server may access) */
 	struct pst_object_windows *windows;
 	struct pst_object_upload *upload;   /* NULL if the storage is open for reading */
@@ -71,87 +73,35 @@ struct pst_object {
 
 /* ---- open ---- */
 
-/*
- * Requests the object's length and ETag. A HEAD request returns both, but an error in reply to HEAD
- * has no text, and a presigned URL is valid for one method only. So with `head` false, which
- * object_find uses after an error and for presigned URLs, a GET of the first byte replaces the
- * HEAD.
- */
-static int object_ask(struct pst_object *object, struct pst_object_call *call, bool head,
-		      struct pst_err *err)
+/* Requests the facts of the object, and stores them. With `prefetch`, also requests its first
+ * bytes. Returns -ENOENT if the object does not exist. */
+static int object_find(struct pst_object *object, bool prefetch, struct pst_err *err)
 {
-	memset(call, 0, sizeof(*call));
-	pst_object_call_init(call, &object->place, head ? "HEAD" : "GET", "");
-	pst_object_call_header(call, "x-amz-checksum-mode", "ENABLED");
-	if (object->place.url.presigned)
-		/* Removes the header again: the server would refuse a presigned request with an
-		 * unsigned header x-amz-*. */
-		call->header_count = 0;
-	call->ranged = !head;
-	return pst_object_call_run(call, err);
-}
+	struct pst_object_found found;
+	int ret = pst_object_find(&object->place, prefetch, &found, err);
 
-/* Stores the length, the ETag and the checksum of the response in *object. */
-static int object_take(struct pst_object *object, const struct pst_object_call *call, bool head,
-		       struct pst_err *err)
-{
-	const struct pst_http_head *h = &call->http.head;
-	const char *name = object->place.url.name;
-
-	if (head || h->status == 200) {
-		if (!h->has_length)
-			return pst_fail_errno(err, EIO, PENSTOCK_WHY_MALFORMED,
-					      "%s: the server did not send the object's length",
-					      name);
-		object->length = h->length;
-	} else if (h->has_total) {
-		object->length = h->range_total;
-	} else {
-		return pst_fail_errno(err, EIO, PENSTOCK_WHY_MALFORMED,
-				      "%s: the server did not send the object's length in "
-				      "Content-Range",
-				      name);
-	}
-	memcpy(object->etag, h->etag, sizeof(object->etag));
-	if (head && !object->place.url.unchecked)
-		pst_object_sum_open(&object->sum, h, object->length);
+	if (ret)
+		return ret;
+	object->length = found.length;
+	memcpy(object->etag, found.etag, sizeof(object->etag));
+	object->sum = found.sum;
+	object->first = found.first;
 	return 0;
 }
 
-/* Requests the object's length and ETag, and stores them. Returns -ENOENT if the object does not
- * exist. */
-static int object_find(struct pst_object *object, struct pst_err *err)
+/* Returns whether the open shall prefetch the object's first bytes by HTTP. It shall not if the
+ * server may move them by RDMA, because reads would not use them. */
+static bool object_prefetches(const struct pst_object *object,
+			      const struct penstock_storage_opts *opts)
 {
-	bool head = !object->place.url.presigned;
-	struct pst_object_call call;
-	int ret;
+	struct pst_object_windows *windows;
+	struct pst_err why;
 
-	for (;;) {
-		unsigned status;
-
-		ret = object_ask(object, &call, head, err);
-		status = call.http.head.status;
-		if (ret || status / 100 == 2)
-			break;
-		if (call.http.head.region[0] &&
-		    !pst_object_place_move(&object->place, call.http.head.region, err)) {
-			pst_object_call_clear(&call);
-			continue;
-		}
-		/* S3 replies 416 to a GET of the first byte of an empty object. */
-		if (!head && status == 416 && call.http.head.has_total)
-			break;
-		if (!head) {
-			ret = pst_object_call_result(&call, "read", err);
-			break;
-		}
-		head = false;
-		pst_object_call_clear(&call);
-	}
-	if (!ret)
-		ret = object_take(object, &call, head, err);
-	pst_object_call_clear(&call);
-	return ret;
+	if (!(opts->flags & PENSTOCK_O_PREFETCH) ||
+	    object->place.url.rdma == PST_OBJECT_RDMA_REQUIRE)
+		return false;
+	windows = pst_object_windows_find(&object->place, &why);
+	return !windows || pst_object_windows_check(windows, &why);
 }
 
 /* Opens the object for writing: checks that the URL and the options permit it, and starts an
@@ -171,7 +121,7 @@ static int object_open_upload(struct pst_object *object, const struct penstock_s
 				      "%s: an object cannot be changed in place: write a whole "
 				      "object with PENSTOCK_O_REPLACE",
 				      name);
-	ret = object_find(object, err);
+	ret = object_find(object, false, err);
 	if (!ret && !replace)
 		return pst_fail_errno(err, EEXIST, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%s: it exists, and an object cannot be changed in place: "
@@ -192,6 +142,7 @@ static void object_free(struct pst_object *object)
 {
 	pst_object_upload_close(object->upload);
 	pst_object_sum_close(&object->sum);
+	pst_object_first_close(object->first);
 	pst_object_place_close(&object->place);
 	pthread_mutex_destroy(&object->lock);
 	free(object);
@@ -264,8 +215,9 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 			       "%s: want s3://BUCKET/KEY, with a bucket and a key",
 			       object->place.url.name);
 	else if (!ret)
-		ret = opts->flags & PENSTOCK_O_WRITE ? object_open_upload(object, opts, err)
-						     : object_find(object, err);
+		ret = opts->flags & PENSTOCK_O_WRITE
+			      ? object_open_upload(object, opts, err)
+			      : object_find(object, object_prefetches(object, opts), err);
 	if (ret) {
 		object_free(object);
 		return ret;
@@ -440,6 +392,7 @@ static int check_add(struct object_read *read, uint64_t at, uint64_t n, uint64_t
 		check_give_up(object);
 	if (state != PST_OBJECT_SUM_WRONG)
 		return 0;
+	pst_object_first_drop(object->first); /* reads of the same bytes ask the server again */
 	pst_object_sum_text(sum->kind, sum->expected, expected);
 	return pst_fail_errno(&read->io->err, EBADMSG, PENSTOCK_WHY_MALFORMED,
 			      "%s: the bytes have x-amz-checksum-%s %s, the object has %s: read it "
@@ -674,6 +627,7 @@ static int object_fill(struct pst_io *io)
 	struct pst_object *object = io->st->priv;
 	uint64_t left = io->off < object->length ? object->length - io->off : 0;
 	struct object_read *read;
+	bool whole; /* the open has prefetched all bytes of the read */
 	int ret;
 
 	if (object->upload && !object->committed)
@@ -701,6 +655,10 @@ static int object_fill(struct pst_io *io)
 	read->call.http.in = io->iov;
 	read->call.http.in_count = io->iov_count;
 	read->call.http.in_len = left;
+	if (!io->window && !(io->flags & PST_IO_FAR))
+		/* With `got`, the GET requests only the rest. */
+		read->call.http.got = io->kept =
+			pst_object_first_copy(object->first, io->off, io->iov, io->iov_count, left);
 	if (pst_object_etag_is_strong(object->etag))
 		pst_object_call_header(&read->call, "if-match", object->etag);
 	/* After many declined tokens, the server gets none for a pause. This call ends a pause that
@@ -721,8 +679,9 @@ static int object_fill(struct pst_io *io)
 	pthread_mutex_lock(&object->lock);
 	read->next = object->reads;
 	object->reads = read;
+	whole = io->kept == left;
 	/* The lock keeps object_cancel from finding this call before it has been started. */
-	ret = pst_http_start(&read->call.http, &io->err);
+	ret = whole ? 0 : pst_http_start(&read->call.http, &io->err);
 	if (ret)
 		reads_remove(object, read);
 	pthread_mutex_unlock(&object->lock);
@@ -731,6 +690,8 @@ static int object_fill(struct pst_io *io)
 		pst_object_grant_close(&read->grant);
 	if (ret)
 		free(read);
+	if (whole)
+		read_check_and_finish(read);
 	return ret;
 }
 

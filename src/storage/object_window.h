@@ -23,7 +23,8 @@ struct pst_object_windows;
 struct pst_wire_grant;
 
 /* Returns the windows for the server of an object, or NULL with the reason in `why`. They are never
- * freed. The server must have replied to a request before, so that its address is known. */
+ * freed. Before the server's first reply, the result can be wrong, because another address of the
+ * server may turn out to be in use. */
 struct pst_object_windows *pst_object_windows_find(const struct pst_object_place *place,
 						   struct pst_err *why);
 /* Fills the members of `facts` that describe windows. `windows` may be NULL, for the reason `why`.

@@ -136,7 +136,7 @@ int pst_url_read_file(const char *url, uint64_t max, char **out, size_t *len)
 	struct penstock_storage *st;
 	uint64_t length;
 	char *bytes;
-	int ret = pst_url_open(url, 0, &st, &length);
+	int ret = pst_url_open(url, PENSTOCK_O_PREFETCH, &st, &length);
 
 	if (ret)
 		return ret;

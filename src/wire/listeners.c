@@ -123,11 +123,16 @@ int pst_wire_listeners_open(struct pst_wire_client *c, struct pst_err *err)
 {
 	struct opening o = {.client = c, .err = err, .alone = c->opts.transports != NULL};
 	int ret = pst_wire_each(c->opts.transports, listener_open, &o, err);
+	struct pst_err refused;
 
 	if (ret)
 		return ret;
 	if (c->listener_count)
 		return 0;
-	return err->code ? pst_fail_errno(err, EOPNOTSUPP, err->why, "no transport is left")
-			 : pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no transport is left");
+	if (!err->code)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no transport is left");
+	/* The error says why the last transport was left out. */
+	refused = *err;
+	return pst_fail_errno(err, EOPNOTSUPP, refused.why, "no transport is left: %s",
+			      refused.text);
 }

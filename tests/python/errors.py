@@ -122,7 +122,8 @@ class Errors(unittest.TestCase):
                          lambda: penstock.load_file(good, device=0, require="no-cpu-copy",
                                                     path="bounce"),
                          lambda: penstock.load_into(good, {"none": bytearray(3)}),
-                         lambda: penstock.save_file(ARRAYS, os.path.join(folder, "no", "a"))):
+                         lambda: penstock.save_file(ARRAYS, os.path.join(folder, "no", "a")),
+                         lambda: penstock.File(os.path.join(folder, "missing"))):
                 with self.assertRaises(penstock.PenstockError) as caught:
                     call()
                 row.append(str(caught.exception).replace(folder, "FOLDER"))

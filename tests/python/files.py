@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests penstock.File: reads and writes of byte ranges, one after the other and at once, in stream
-order and in CUDA graphs. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
+order and in CUDA graphs. Uses numpy arrays and the GPU that tests/standin simulates. Under
+tests/gpu/run, the GPU is a real one."""
 
 import asyncio
 import contextlib
@@ -14,6 +15,7 @@ import random
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -24,10 +26,8 @@ import numpy
 
 import penstock
 import tap
-from arrays import TMP
 from penstock import _cuda, _queue, _transfer
 from penstock._lib import lib
-from reference import fill
 
 # The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), the
 # transfers of eight blocked streams would fill a hardware queue, and a submit would wait.
@@ -35,7 +35,8 @@ os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = os.environ["PENSTOCK_STANDIN_HW_QUEU
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 RANDOM = random.Random(SEED)
 LENGTH = 6 << 20
-BYTES = fill("uint8", (LENGTH,), 3)
+BYTES = numpy.random.default_rng(3).integers(0, 256, LENGTH, numpy.uint8)
+TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
 BLOCK = 64 << 10
 
 

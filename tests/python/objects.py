@@ -198,6 +198,74 @@ class Questions(unittest.TestCase):
                 self.assertIn(f"`{name}", text, name)
 
 
+class Prefetch(unittest.TestCase):
+    """A read from an object's start sends its HEAD and its GET at the same time."""
+
+    def setUp(self):
+        self.data, self.requests = RANDOM.randbytes(4096), []
+        case = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self):
+                span = self.headers.get("range")
+                case.requests.append((self.command, span))
+                first, last = map(int, re.findall(r"\d+", span or f"0 {len(case.data)}"))
+                part = case.data[first:last + 1]
+                self.send_response(206 if span else 200)
+                self.send_header("ETag", '"1"')
+                self.send_header("Content-Length", str(len(part)))
+                if span:
+                    self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/"
+                                     f"{len(case.data)}")
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(part)
+
+            do_GET = do_HEAD
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.url = "http://127.0.0.1:%d" % server.server_address[1]
+        patch = unittest.mock.patch.dict(os.environ, PENSTOCK_RDMA="off")
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def sent(self, **options):
+        """Returns a client, and forgets earlier requests."""
+        self.requests.clear()
+        return penstock.ObjectClient(self.url, **options)
+
+    def test_requests(self):
+        first = [("GET", "bytes=0-65535"), ("HEAD", None)]
+        self.assertEqual(self.sent().get_bytes("b/k"), self.data)
+        self.assertEqual(sorted(self.requests), first)
+        self.assertEqual(self.sent().get_bytes_range("b/k", 0, 9), self.data[:9])
+        self.assertEqual(sorted(self.requests), first)
+        report = penstock.TransferReport()
+        self.assertEqual(bytes(self.sent().get("b/k", framework="np", report=report)), self.data)
+        self.assertEqual(sorted(self.requests), first)
+        self.assertEqual((report.paths, report.cpu_copies), ({"bounce": 4096}, 2.0))
+        self.assertEqual(self.sent().get_bytes_range("b/k", 5, 9), self.data[5:14])
+        self.assertEqual(self.requests, [("HEAD", None), ("GET", "bytes=5-13")])
+        fs = penstock.fsspec.PenstockFileSystem(self.url)
+        self.requests.clear()
+        with fs.open("b/k") as f:
+            self.assertEqual(f.read(), self.data)
+        self.assertEqual(sorted(self.requests), [*first, ("HEAD", None)])
+
+    def test_stricter_class(self):
+        with self.assertRaises(penstock.PenstockError):
+            self.sent(require="no-cpu-copy").get_bytes("b/k")
+        self.assertEqual(self.requests, [("HEAD", None)])
+
+
 class Data(unittest.TestCase):
     """Tests transfers of objects from and to memory of several kinds."""
 
@@ -301,7 +369,7 @@ class Data(unittest.TestCase):
         with self.assertRaises(TypeError):
             client().put("bucket/ten", 5)
         self.assertEqual(body("ten"), b"0123456789")
-        with self.assertRaises(penstock.ClassRefusedError):
+        with self.assertRaisesRegex(penstock.ClassRefusedError, "object meets at most no-cpu-copy"):
             client(require="direct").get_bytes("bucket/ten")
 
     def test_fork(self):

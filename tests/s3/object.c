@@ -29,6 +29,9 @@
  *				device and compares it with the file
  *	object parts URL N AT..	reads N bytes at each offset, one after another, and reports each
  *				read in a line
+ *	object first URL N AT..	like parts, but opens the object with PENSTOCK_O_PREFETCH. Also
+ *				reports the sum of the bytes, and how many of them the CPU has
+ *				copied
  *
  * It prints the result, and exits with 0 unless the program itself is at fault.
  */
@@ -396,6 +399,43 @@ static int read_parts(const char *url, uint64_t len, char **offsets)
 	return 0;
 }
 
+static int read_first_parts(const char *url, uint64_t len, char **offsets)
+{
+	struct penstock_storage *st = open_or_exit(url, PENSTOCK_O_PREFETCH, 0);
+	unsigned char *mem = malloc(len);
+
+	if (!mem)
+		return 2;
+	for (; *offsets; offsets++) {
+		struct penstock_report done = PENSTOCK_REPORT_INIT;
+		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_seg seg = {.off = strtoull(*offsets, NULL, 0),
+					   .buf = mem,
+					   .dev = host(),
+					   .row_len = len,
+					   .rows = 1};
+		uint64_t sum = 0;
+		int64_t n;
+
+		req.storage = st;
+		req.op = PENSTOCK_READ;
+		req.segs = &seg;
+		req.seg_count = 1;
+		n = penstock_transfer(&req, &done);
+		for (int64_t i = 0; i < n; i++)
+			sum += mem[i];
+		if (n < 0)
+			report(n);
+		else
+			printf("ok %" PRId64 " sum %" PRIu64 " copied %" PRIu64 " dram %" PRIu64
+			       "\n",
+			       n, sum, done.cpu_copied, done.dram_laid);
+	}
+	free(mem);
+	penstock_close(st);
+	return 0;
+}
+
 /* Prints the result of a read in one line: the bytes that moved on the paths "rdma" and "bounce",
  * the reason, the retries, and how many bytes are wrong. */
 static void report_read(int64_t result, const struct penstock_report *report, const char *found,
@@ -519,6 +559,8 @@ int main(int argc, char **argv)
 		return read_to_device(argv[2], argv[3], argv[4]);
 	if (!strcmp(what, "parts") && argc > 4)
 		return read_parts(argv[2], n, argv + 4);
+	if (!strcmp(what, "first") && argc > 4)
+		return read_first_parts(argv[2], n, argv + 4);
 	fprintf(stderr, "usage: object COMMAND URL [N [HOW...]]\n");
 	return 2;
 }

@@ -429,7 +429,7 @@ static void unknown_flags(void **state)
 	int fd = open(file_name, O_RDONLY);
 
 	(void)state;
-	opts.flags = 0x20u;
+	opts.flags = PENSTOCK_O_PREFETCH << 1;
 	assert_int_equal(penstock_open(file_name, &opts, &st), -EINVAL);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_BAD_ARGUMENT);
 	assert_int_equal(penstock_open("mem:1", &opts, &st), -EINVAL);

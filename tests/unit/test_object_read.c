@@ -83,7 +83,7 @@ static void reads_without_check(void **state)
 		struct pst_object *object = object_make(presigned);
 
 		answer_set(403, true);
-		assert_int_equal(object_find(object, &err), 0);
+		assert_int_equal(object_find(object, false, &err), 0);
 		assert_int_equal(object->length, LEN);
 		assert_int_equal(object->sum.state, PST_OBJECT_SUM_NONE);
 		assert_int_equal(read_all(object, &err), LEN);
@@ -100,7 +100,7 @@ static void reads_with_check(void **state)
 		struct pst_object *object = object_make(false);
 
 		answer_set(0, wrong);
-		assert_int_equal(object_find(object, &err), 0);
+		assert_int_equal(object_find(object, false, &err), 0);
 		assert_int_equal(object->sum.state, PST_OBJECT_SUM_OPEN);
 		assert_int_equal(read_all(object, &err), wrong ? -EBADMSG : (int)LEN);
 		if (wrong) {

@@ -133,6 +133,7 @@ static void required_encryption_excludes_tcp1(void **state)
 	opts.require_encryption = 1;
 	opts.transports = "tcp1";
 	assert_int_equal(penstock_object_client_open(&opts, &client), -EOPNOTSUPP);
+	assert_non_null(strstr(penstock_errmsg(), "tcp1 does not encrypt"));
 	/* shm1 is allowed, because its bytes do not leave the host. */
 	opts.transports = NULL;
 	assert_int_equal(penstock_object_client_open(&opts, &client), 0);

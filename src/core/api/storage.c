@@ -21,7 +21,7 @@
 
 #define KNOWN_FLAGS                                                                         \
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
-	 PENSTOCK_O_NOFOLLOW)
+	 PENSTOCK_O_NOFOLLOW | PENSTOCK_O_PREFETCH)
 
 /* Number of storages opened so far. It decides the cache_bit of the next storage. Each lane has a
  * 64-bit mask of the storages whose state it caches; cache_bit is the bit of one storage there. */

@@ -178,6 +178,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->window = NULL;
 	io->dev = NULL;
 	io->by_window = io->by_dma = false;
+	io->kept = 0;
 	io->done = done;
 	io->err.code = 0;
 }

@@ -302,12 +302,18 @@ int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enu
 
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require)
 {
+	const bool is_file = route->st->facts.fd >= 0;
 	const char *first = "";
 
+	if (require == PENSTOCK_DIRECT && !is_file)
+		return "a direct path needs a file, and an object meets at most no-cpu-copy";
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++) {
 		const struct pst_path_state *state = &route->paths[i];
 
 		if (pst_paths[i]->traits.class_ < require || !state->err.code)
+			continue;
+		/* The reasons of paths for files would not help. */
+		if (pst_paths[i]->traits.needs_file && !is_file)
 			continue;
 		if (state->usable)
 			return state->err.text;

@@ -45,8 +45,8 @@ static inline int pst_route_get(struct penstock_storage *from, struct penstock_d
 
 /* Returns a text that explains why no path of the route meets the class `require`. If a path is
  * usable but has a lower class, the text is the reason for that. Otherwise it is the reason why the
- * first path that suits the device's kind (host or GPU) is unusable. The text is part of the route,
- * so it is freed with the route. */
+ * first path that suits the kinds of the storage and of the device (host or GPU) is unusable. The
+ * text may be part of the route, so it is freed with the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
 /* Drops the references of a closing storage to all its routes. */
