@@ -8,35 +8,52 @@
 
 #include <fcntl.h>
 #include <stddef.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+/* Maximum number of bytes in a pipe for users without privileges (fs.pipe-max-size), and the number
+ * of pipes that hold the longest file of a test. */
+#define TEST_PIPE_LEN (1u << 20)
+#define TEST_PIPES_MAX 80
+
 struct test_held {
-	void *at;
-	size_t len;
+	int pipes[TEST_PIPES_MAX]; /* the pipes' read ends */
+	unsigned count;
 };
 
-/* Reads the first `len` bytes of a file into the page cache, and locks them there until
- * test_release. If RLIMIT_MEMLOCK does not allow that, the function does nothing. The caller must
- * release the bytes before it drops them from the page cache. */
+/* Reads the first `len` bytes of a file into the page cache, and holds them there until
+ * test_release: splice(2) puts references to the pages into pipes, and the kernel drops no page
+ * that has more references than its own. mlock(2) would hold them, too, but users without
+ * privileges may lock only a few pages. Holds fewer bytes if the user may have no more pipes
+ * (fs.pipe-user-pages-soft, 64 MiB). The caller must release the bytes before it drops them from
+ * the page cache. */
 static inline struct test_held test_hold(const char *name, size_t len)
 {
-	struct test_held held = {MAP_FAILED, len};
+	struct test_held held = {.count = 0};
 	int fd = open(name, O_RDONLY | O_CLOEXEC);
+	loff_t at = 0;
+	int ends[2];
 
-	if (fd >= 0 && len)
-		held.at = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+	while (fd >= 0 && (size_t)at < len && held.count < TEST_PIPES_MAX &&
+	       !pipe2(ends, O_CLOEXEC)) {
+		loff_t end = at + TEST_PIPE_LEN;
+		ssize_t n = fcntl(ends[1], F_SETPIPE_SZ, TEST_PIPE_LEN) < 0 ? -1 : 1;
+
+		held.pipes[held.count++] = ends[0];
+		while (n > 0 && at < end)
+			n = splice(fd, &at, ends[1], NULL, (size_t)(end - at), SPLICE_F_NONBLOCK);
+		close(ends[1]);
+		if (n < 0)
+			break;
+	}
 	if (fd >= 0)
 		close(fd);
-	if (held.at != MAP_FAILED)
-		(void)!mlock(held.at, len);
 	return held;
 }
 
 static inline void test_release(struct test_held held)
 {
-	if (held.at != MAP_FAILED)
-		munmap(held.at, held.len);
+	while (held.count)
+		close(held.pipes[--held.count]);
 }
 
 #endif
