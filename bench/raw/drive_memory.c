@@ -7,7 +7,7 @@
  * 256 MiB. It is read in calls of 512 KiB, 16 or 64 of them in flight. Prints the GB/s of each
  * round.
  *
- *     cc -O2 -static bench/drive_memory.c -luring -o drive_memory
+ *     cc -O2 -static bench/raw/drive_memory.c -luring -o drive_memory
  */
 #define _GNU_SOURCE /* O_DIRECT */
 #include <errno.h>
