@@ -280,11 +280,12 @@ static void copy_part(struct gw_request *req, struct source *source, struct gw_u
 	struct gw_store *store = &req->server->store;
 	struct gw_draft *draft = &req->body.draft;
 	const char *wanted = gw_meta_get(&upload->meta, "x-amz-checksum-algorithm");
-	char etag[GW_ETAG_MAX], name[8];
+	char etag[GW_ETAG_MAX];
 	struct gw_meta meta = {0};
 	struct hashes hashes;
 	struct stat st;
 	uint64_t at, len;
+	unsigned number;
 	int ret;
 
 	if (!part_range(req, source, &at, &len) || !hashes_open(req, &hashes, req->server->md5))
@@ -309,9 +310,9 @@ static void copy_part(struct gw_request *req, struct source *source, struct gw_u
 		ret = gw_draft_finish(store, draft, &meta);
 	if (!ret && fstat(draft->fd, &st))
 		ret = -errno;
-	gw_part_name((unsigned)gw_param_number(req, "partNumber", 0, GW_PARTS_MAX), name);
+	number = (unsigned)gw_param_number(req, "partNumber", 0, GW_PARTS_MAX);
 	if (!ret)
-		ret = gw_draft_place(store, draft, upload->dir, name);
+		ret = gw_part_place(store, upload, number, draft);
 	gw_meta_close(&meta);
 	if (ret)
 		gw_fail_errno(req, ret, GW_NoSuchUpload);

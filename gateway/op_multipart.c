@@ -130,7 +130,7 @@ void gw_op_put_part(struct gw_request *req)
 	struct gw_store *store = &req->server->store;
 	struct gw_meta meta = {0};
 	struct gw_upload upload;
-	char etag[GW_ETAG_MAX], name[8];
+	char etag[GW_ETAG_MAX];
 	int ret;
 
 	if (!upload_open(req, &upload))
@@ -138,10 +138,9 @@ void gw_op_put_part(struct gw_request *req)
 	gw_stored_etag(req, etag);
 	gw_meta_add(&meta, "etag", etag);
 	gw_stored_sum(req, &meta);
-	gw_part_name((unsigned)number, name);
 	ret = gw_draft_finish(store, &req->body.draft, &meta);
 	if (!ret)
-		ret = gw_draft_place(store, &req->body.draft, upload.dir, name);
+		ret = gw_part_place(store, &upload, (unsigned)number, &req->body.draft);
 	gw_meta_close(&meta);
 	gw_upload_close(&upload);
 	if (ret) {

@@ -98,6 +98,8 @@ int gw_upload_open(const struct gw_store *store, const char *bucket, const char 
 
 	memset(out, 0, sizeof(*out));
 	out->dir = out->lock = -1;
+	out->bucket = bucket;
+	out->id = id;
 	if (uploads < 0)
 		return uploads;
 	out->dir = openat(uploads, id, GW_OPEN_DIR);
@@ -198,8 +200,8 @@ int gw_upload_remove(const struct gw_store *store, const char *bucket, const cha
 	ret = dir < 0 ? -errno : files_remove(store, dir);
 	if (dir >= 0)
 		close(dir);
-	/* ENOTEMPTY means that a part has arrived meanwhile. `penstock serve --repair` removes it
-	 * later. */
+	/* ENOTEMPTY means that a part has arrived meanwhile. The request that stored the part
+	 * removes it, see gw_part_place(). */
 	if (!ret && unlinkat(uploads, id, AT_REMOVEDIR) && errno != ENOENT && errno != ENOTEMPTY)
 		ret = -errno;
 	close(uploads);
@@ -234,7 +236,8 @@ void gw_uploads_remove(const struct gw_store *store, const char *bucket)
 	unlinkat(store->multipart, bucket, AT_REMOVEDIR);
 }
 
-void gw_part_name(unsigned number, char out[8])
+/* Writes the name of a part's file. */
+static void part_name(unsigned number, char out[8])
 {
 	snprintf(out, 8, "%05u", number % 100000);
 }
@@ -244,6 +247,22 @@ int gw_part_open(const struct gw_store *store, const struct gw_upload *upload, u
 {
 	char name[8];
 
-	gw_part_name(number, name);
+	part_name(number, name);
 	return file_open(store, upload->dir, name, out);
+}
+
+int gw_part_place(const struct gw_store *store, const struct gw_upload *upload, unsigned number,
+		  struct gw_draft *draft)
+{
+	char name[8];
+	int ret;
+
+	part_name(number, name);
+	ret = gw_draft_place(store, draft, upload->dir, name);
+	/* gw_upload_remove() first removes the upload's file, and then the parts that it finds. So
+	 * it may miss a part only if that part's request does not find the upload here. */
+	if (ret || gw_upload_exists(upload))
+		return ret;
+	gw_upload_remove(store, upload->bucket, upload->id);
+	return -ENOENT;
 }

@@ -13,9 +13,11 @@
 #define GW_PARTS_MAX 10000
 
 /* An upload. `dir` is its folder. The metadata has the item "key" and the object's headers. `lock`
- * is -1 if the upload is not locked. */
+ * is -1 if the upload is not locked. `bucket` and `id` are the strings that were given to
+ * gw_upload_open. */
 struct gw_upload {
 	int dir, lock;
+	const char *bucket, *id;
 	struct gw_meta meta;
 	struct timespec begun;
 };
@@ -42,8 +44,10 @@ void gw_uploads_remove(const struct gw_store *store, const char *bucket);
 /* Opens the folder of a bucket's uploads. Returns the descriptor or a negative errno. */
 int gw_uploads_open(const struct gw_store *store, const char *bucket);
 
-/* Writes the name of a part's file. */
-void gw_part_name(unsigned number, char out[8]);
+/* Stores a finished draft as a part. Returns 0, -ENOENT if the upload has been removed meanwhile,
+ * or another negative errno. */
+int gw_part_place(const struct gw_store *store, const struct gw_upload *upload, unsigned number,
+		  struct gw_draft *draft);
 /* Opens a part. Returns 0, -ENOENT or another negative errno. The caller closes the object. */
 int gw_part_open(const struct gw_store *store, const struct gw_upload *upload, unsigned number,
 		 struct gw_object *out);

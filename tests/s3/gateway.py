@@ -16,6 +16,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 
@@ -676,6 +677,36 @@ def case_completions_wait():
             wanted = None if end == "complete" else (404, "NoSuchUpload")
             same(got, [wanted, wanted], f"completions, {end}")
         same(keys_of(client), ["complete"], "keys")
+        same(gateway.drafts(), [], "files of the gateway")
+
+
+def case_abort_beside_parts():
+    """An upload is aborted while several clients store parts. No file or folder of it remains."""
+    gateway, client = opened()
+    with gateway:
+        clients = [gateway.client() for _ in range(4)]
+        for n in range(20):
+            names = {"Bucket": "data-1", "Key": f"key-{n}"}
+            names["UploadId"] = client.create_multipart_upload(**names)["UploadId"]
+            first = threading.Event()
+
+            def store(number, names=names, first=first):
+                failed = None
+                while failed is None and number < 10000:
+                    failed = failure(clients[number % 4].upload_part, PartNumber=number, Body=b"x",
+                                     **names)
+                    first.set()
+                    number += 4
+                return failed
+
+            def abort(names=names, first=first):
+                first.wait(60)
+                return failure(client.abort_multipart_upload, **names)
+
+            got = together([lambda i=i, store=store: store(i + 1) for i in range(4)] + [abort])
+            same(got, [(404, "NoSuchUpload")] * 4 + [None], f"round {n}")
+            same(os.listdir(os.path.join(gateway.root, ".penstock", "multipart", "data-1")), [],
+                 f"uploads after round {n}")
         same(gateway.drafts(), [], "files of the gateway")
 
 
