@@ -31,6 +31,7 @@ struct bench_state {
 	uint64_t length, next, random, step;
 	/* whether a run with --cold uses a path that reads the file through the page cache */
 	bool by_cache;
+	bool once; /* whether the run ends when it has transferred each block once */
 	double *begun; /* start time of the request in each slot (request in flight) */
 	/* slots[i] is i. The request in slot i has the address of slots[i] as its `user` value,
 	 * which identifies the slot when the request completes. */
@@ -205,15 +206,14 @@ static uint64_t next_offset(struct bench_state *r)
 	return n % blocks * r->a->block;
 }
 
-/* Returns whether to submit another request. The run ends when its time is over. A cold run
- * through the page cache also ends when every block has been read once, because a second read
- * would find the block in the cache. */
+/* Returns whether to submit another request. The run ends when its time is over. It may also end
+ * when every block has been transferred once: a second cold read through the page cache would find
+ * the block there, and a block of an object is written once. */
 static bool run_continues(const struct bench_state *r)
 {
 	if (r->failed || stop_signal || seconds() >= r->until)
 		return false;
-	return !(r->a->cold && (!r->a->random || r->by_cache) &&
-		 r->next >= r->length / r->a->block);
+	return !(r->once && r->next >= r->length / r->a->block);
 }
 
 /* Returns whether `why` means that no path could meet the class that --require names. */
@@ -280,21 +280,40 @@ static void slot_done(struct bench_state *r, const struct penstock_done *done)
 		slot_submit(r, slot);
 }
 
-/* Shows how much of the run is done. A cold run ends when its time is over or when it has read the
- * whole file, whichever is earlier. */
+/* Shows how much of the run is done. A run with `once` ends when its time is over or when it has
+ * transferred all blocks, whichever is earlier. */
 static void run_progress(struct bench_state *r)
 {
-	double took = seconds() - r->begun_s, done = took / r->a->runtime, read;
+	double took = seconds() - r->begun_s, done = took / r->a->runtime, moved;
 	char rate[32];
 
 	if (!r->shows || !progress_due(false, false, &r->shown))
 		return;
-	read = (double)r->next * (double)r->a->block / (double)r->length;
-	if (r->a->cold && (!r->a->random || r->by_cache) && read > done)
-		done = read;
+	moved = (double)r->next * (double)r->a->block / (double)r->length;
+	if (r->once && moved > done)
+		done = moved;
 	progress(false, "round %u of %u: %3.0f %%  %s/s", r->a->round, r->a->rounds,
 		 100 * (done < 1 ? done : 1),
 		 human((double)r->out->tally.bytes / (took + 1e-9), rate, sizeof(rate)));
+}
+
+/* Commits the storage that the run has written. */
+static void run_commit(struct bench_state *r)
+{
+	struct penstock_end_opts opts = PENSTOCK_END_OPTS_INIT;
+
+	opts.durable = 1;
+	opts.stop = &stop_signal;
+	if (!penstock_commit_with(r->st, &opts)) {
+		parts_get(&r->out->parts, r->st);
+		return;
+	}
+	r->failed = true;
+	if (stop_signal && penstock_errwhy() == PENSTOCK_WHY_CANCELLED)
+		r->out->stopped = stop_text(r->out->error, sizeof(r->out->error));
+	else
+		snprintf(r->out->error, sizeof(r->out->error), "%s%s", penstock_errmsg(),
+			 advice_for(penstock_errwhy(), penstock_errmsg()));
 }
 
 static void run_requests(struct bench_state *r)
@@ -320,10 +339,8 @@ static void run_requests(struct bench_state *r)
 		r->out->stopped = stop_text(r->out->error, sizeof(r->out->error));
 		r->failed = true;
 	}
-	if (r->a->write && !r->failed && penstock_commit(r->st, 1)) {
-		snprintf(r->out->error, sizeof(r->out->error), "%s", penstock_errmsg());
-		r->failed = true;
-	}
+	if (r->a->write && !r->failed)
+		run_commit(r);
 	r->out->seconds = seconds() - begun;
 	r->out->cpu_seconds = cpu_seconds() - cpu;
 	if (r->a->cold && !r->failed && !run_was_cold(r))
@@ -385,26 +402,45 @@ static int cold_path_find(struct bench_state *r)
 	return 0;
 }
 
-static int run_open(struct bench_state *r)
+/* Opens the storage of the run and finds the number of bytes to transfer. The open of an object to
+ * write gets no length, because the time of the run may end before --size bytes are written. */
+static int run_open_storage(struct bench_state *r)
 {
-	struct penstock_device_opts dopts = PENSTOCK_DEVICE_OPTS_INIT;
-	struct penstock_storage_opts sopts = PENSTOCK_STORAGE_OPTS_INIT;
-	struct penstock_queue_opts qopts = PENSTOCK_QUEUE_OPTS_INIT;
-	void *mem;
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	bool upload = r->a->write && storage_is_object(r->a->storage);
 	int64_t length;
+	int ret;
 
-	dopts.engine = r->a->engine;
-	dopts.lanes = r->a->lanes;
-	if (r->a->write) {
-		sopts.flags = PENSTOCK_O_CREATE;
-		sopts.length = r->a->size ? r->a->size : 1u << 30;
+	if (upload) {
+		opts.flags = r->a->overwrite ? PENSTOCK_O_REPLACE : PENSTOCK_O_CREATE;
+	} else if (r->a->write) {
+		opts.flags = PENSTOCK_O_CREATE;
+		opts.length = r->a->size ? r->a->size : 1u << 30;
 	}
-	if (penstock_open(r->a->storage, &sopts, &r->st))
+	ret = penstock_open(r->a->storage, &opts, &r->st);
+	if (ret == -EEXIST)
+		snprintf(r->out->error, sizeof(r->out->error),
+			 "%s exists: add --overwrite to replace it", r->a->storage);
+	if (ret)
 		return -1;
-	length = penstock_storage_length(r->st);
+	length = upload ? INT64_MAX : penstock_storage_length(r->st);
 	r->length = length < 0 ? 0 : (uint64_t)length;
 	if (r->a->size && r->a->size < r->length)
 		r->length = r->a->size;
+	r->once = upload;
+	return 0;
+}
+
+static int run_open(struct bench_state *r)
+{
+	struct penstock_device_opts dopts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_queue_opts qopts = PENSTOCK_QUEUE_OPTS_INIT;
+	void *mem;
+
+	dopts.engine = r->a->engine;
+	dopts.lanes = r->a->lanes;
+	if (run_open_storage(r))
+		return -1;
 	qopts.requests_max = r->a->depth;
 	qopts.segs_max = 1;
 	if (penstock_device_open(r->a->device, &dopts, &r->dev) < 0) {
@@ -418,6 +454,7 @@ static int run_open(struct bench_state *r)
 	r->mem = mem;
 	if (r->a->cold && r->length >= r->a->block && cold_path_find(r))
 		return -1;
+	r->once |= r->a->cold && (!r->a->random || r->by_cache);
 	return penstock_prepare(r->st, r->dev, r->a->write ? PENSTOCK_WRITE : PENSTOCK_READ);
 }
 
@@ -430,14 +467,14 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	r.begun = calloc(a->depth, sizeof(*r.begun));
 	r.slots = calloc(a->depth, sizeof(*r.slots));
 	ret = r.begun && r.slots ? run_open(&r) : -1;
-	if (ret)
+	if (ret && !out->error[0])
 		snprintf(out->error, sizeof(out->error), "%s%s", penstock_errmsg(),
 			 advice_for(penstock_errwhy(), penstock_errmsg()));
-	else if (r.length < a->block)
+	else if (!ret && r.length < a->block)
 		snprintf(out->error, sizeof(out->error),
 			 "%s is shorter than a block of %llu bytes: give a smaller --block",
 			 a->storage, (unsigned long long)a->block);
-	else
+	else if (!ret)
 		run_requests(&r);
 	out->length = r.length;
 	penstock_queue_close(r.q);

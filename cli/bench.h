@@ -5,6 +5,7 @@
 #define PENSTOCK_CLI_BENCH_H
 
 #include "args.h"
+#include "parts.h"
 #include "tally.h"
 
 #define BENCH_BUCKETS 1024
@@ -22,6 +23,7 @@ struct bench_args {
 
 struct bench_result {
 	struct tally tally;
+	struct parts parts; /* of the uploaded object */
 	uint64_t ops, length;
 	uint64_t latency[BENCH_BUCKETS]; /* for each bucket: number of requests */
 	double seconds, cpu_seconds;

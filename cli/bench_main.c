@@ -162,10 +162,9 @@ static int bench_parse(int argc, char **argv, struct bench_args *a)
 		return fail(EXIT_USAGE,
 			    "--cold, --warm and --limits need a file, not mem: storage "
 			    "or an object");
-	if (a->write && storage_is_object(a->storage))
+	if (a->write && a->random && storage_is_object(a->storage))
 		return fail(EXIT_USAGE,
-			    "%s: bench cannot measure the upload of an object: 'penstock cp' "
-			    "prints the speed of an upload",
+			    "%s: an object is written from its start to its end: use --rw write",
 			    a->storage);
 	if (a->limits && !a->write && !a->cold && !a->warm)
 		return fail(EXIT_USAGE, "--limits of reads needs --cold or --warm: otherwise run "
@@ -304,6 +303,7 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 		json_int(&j, "block", (int64_t)a->block);
 		json_int(&j, "depth", a->depth);
 		tally_json(&j, &r->tally);
+		parts_json(&j, &r->parts);
 		if (a->limits) {
 			json_real(&j, "limit_gb_per_s", limit->gb_per_s);
 			json_text(&j, "limit", limit->what);
@@ -322,6 +322,7 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit->gb_per_s, limit->what,
 		       ours / limit->gb_per_s);
 	tally_print(stdout, "path", &r->tally);
+	parts_print(stdout, &r->parts, a->device);
 }
 
 /* Compares two limits. A limit that could not be measured is the lowest. */
@@ -445,7 +446,7 @@ const struct command cmd_bench = {
 		"  --block N      length of a request (4MiB, random 4KiB)\n"
 		"  --depth N      requests in flight (8, random 32)\n"
 		"  --runtime S    seconds (3); a cold sequential run ends with the file\n"
-		"  --size N       bytes of the file to use, or of the file to create for writes\n"
+		"  --size N       bytes to read, or of the file or object to create for writes\n"
 		"  --cold         first drop the file from the page cache, and verify that\n"
 		"  --warm         first read the file into the page cache, and verify that\n"
 		"  --limits       also measure plain system calls, alternately, and print the\n"
@@ -458,7 +459,7 @@ const struct command cmd_bench = {
 		"                 fast (most bytes per second)\n"
 		"  --path P       use only this path, for tests\n"
 		"  --engine E     auto, uring or threads\n"
-		"  --overwrite    write into a file that exists\n"
+		"  --overwrite    write into a file that exists, or replace an object\n"
 		"  --quiet        print no progress line\n"
 		"  --json         print one JSON object, see penstock-json(5)\n",
 	.run = bench_main,

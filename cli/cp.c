@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "parts.h"
 
 #define BLOCK (16u << 20)
 #define BLOCKS 8
@@ -57,11 +58,7 @@ struct copy {
 	int dir;
 	bool in_place; /* whether the destination is a block device */
 	bool committed, verified, from_drive;
-	/* after the commit of an S3 object: number of its parts that were sent by RDMA, number of
-	 * those of them that the server fetched out of the memory of a GPU, number of the parts
-	 * that were sent by HTTP, and the reason for the first part that was sent by HTTP */
-	unsigned parts_rdma, parts_device, parts_http;
-	char parts_why[PENSTOCK_TEXT_MAX];
+	struct parts parts; /* of the destination, after the commit */
 	double start, shown;
 };
 
@@ -535,15 +532,7 @@ static void report_print_json(const struct copy *c, double took)
 	tally_json(&j, &c->write);
 	json_end(&j);
 	json_bool(&j, "verified", c->verified);
-	if (c->parts_rdma || c->parts_http) {
-		json_object(&j, "parts");
-		json_int(&j, "rdma", c->parts_rdma);
-		json_int(&j, "http", c->parts_http);
-		json_text(&j, "reason", c->parts_why);
-		if (c->parts_device)
-			json_int(&j, "device", c->parts_device);
-		json_end(&j);
-	}
+	parts_json(&j, &c->parts);
 	if (c->failed)
 		json_text(&j, "error", c->text);
 	json_close(&j);
@@ -568,28 +557,7 @@ static void report_print(const struct copy *c, double took)
 				 "difference");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
-	if (c->parts_rdma || c->parts_http) {
-		printf("  parts of the object: %u by RDMA", c->parts_rdma);
-		if (c->parts_device)
-			printf(" (%u out of the memory of %s)", c->parts_device,
-			       penstock_device_name(c->dev));
-		printf(", %u by HTTP%s%s\n", c->parts_http, c->parts_why[0] ? ": " : "",
-		       c->parts_why);
-	}
-}
-
-/* Stores how many parts of an S3 object were sent by RDMA and how many by HTTP, and why parts were
- * sent by HTTP. */
-static void parts_note(struct copy *c)
-{
-	struct penstock_storage_info info = {.size = sizeof(info)};
-
-	if (penstock_storage_get_info(c->to, &info))
-		return;
-	c->parts_rdma = info.parts_rdma;
-	c->parts_http = info.parts_http;
-	c->parts_device = info.parts_device;
-	snprintf(c->parts_why, sizeof(c->parts_why), "%s", info.parts_why ? info.parts_why : "");
+	parts_print(stdout, &c->parts, penstock_device_name(c->dev));
 }
 
 /* Renames a verified copy to the destination. With --durable, also makes the new name durable. */
@@ -644,7 +612,7 @@ static void copy_commit(struct copy *c)
 	opts.stop = &stop_signal;
 	c->committed = !c->temp;
 	if (!penstock_commit_with(c->to, &opts)) {
-		parts_note(c);
+		parts_get(&c->parts, c->to);
 	} else if (stop_signal && penstock_errwhy() == PENSTOCK_WHY_CANCELLED) {
 		c->failed = true;
 		c->code = stop_text(c->text, sizeof(c->text));

@@ -46,10 +46,8 @@ static int explain_parse(int argc, char **argv, struct explain_args *a)
 	if (optind + 2 != argc)
 		return fail(EXIT_USAGE,
 			    "explain needs a storage and a device, see 'penstock explain --help'");
-	if (a->write && storage_is_object(argv[optind]))
-		return fail(EXIT_USAGE,
-			    "%s: explain cannot explain an upload of an object: 'penstock cp' "
-			    "reports the path of an upload",
+	if (a->write && !a->size && storage_is_object(argv[optind]))
+		return fail(EXIT_USAGE, "%s: give the length of the object to write with --size",
 			    argv[optind]);
 	if (a->size > (uint64_t)INT64_MAX - a->offset)
 		return fail(EXIT_USAGE,
@@ -171,7 +169,8 @@ static int explain_main(int argc, char **argv)
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
-	opts.flags = a.write ? PENSTOCK_O_WRITE : 0;
+	if (a.write)
+		opts.flags = storage_is_object(a.storage) ? PENSTOCK_O_REPLACE : PENSTOCK_O_WRITE;
 	if (penstock_open(a.storage, &opts, &st) && a.write &&
 	    penstock_errwhy() == PENSTOCK_WHY_NOT_FOUND)
 		return fail(EXIT_FAILED,

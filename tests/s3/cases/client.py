@@ -3,13 +3,17 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 
 from tools import (ENDPOINT, KEY, MIB, PART, REGION, SECRET, Skip, data, encode, same, true)
 
 PROGRAM = os.environ.get("PENSTOCK") or os.path.join(
     os.environ.get("PENSTOCK_BUILD", "build"), "penstock")
+SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "cli", "schema")
 SIZES = (0, 1, 511, 4096, 4097, 65537, MIB - 1, MIB, 5 * MIB, 8 * MIB + 1, 33 * MIB + 7)
 
 
@@ -213,3 +217,57 @@ def case_client_verify_is_refused(t):
     files = Folder()
     refused(["--verify"], "--verify", files.write("f", b"x"), url(t, "k"))
     t.absent("k")
+
+
+def bench(t, key, *options):
+    """Measures the upload of an object. Returns the JSON report."""
+    done = run("bench", "--json", "--rw", "write", "--block", "64KiB", *options, url(t, key),
+               "host")
+    same((done.returncode, done.stderr), (0, ""), f"bench --rw write {options}")
+    checked = subprocess.run([sys.executable, SCHEMA, "/dev/stdin", "bench"], input=done.stdout,
+                             capture_output=True, text=True, check=False)
+    same(checked.stdout + checked.stderr, "", f"breaches of the schema by {done.stdout}")
+    return json.loads(done.stdout)
+
+
+def case_client_bench_upload(t):
+    """bench --rw write uploads one object, of the given length or for the given time."""
+    size = 12 * MIB
+    report = bench(t, "k", "--size", str(size + 1), "--runtime", "60")
+    same(report["bytes"], size, "bytes, in whole blocks")
+    same(t.head("k")["ContentLength"], size, "length of the object")
+    same(sum(report["parts"][by] for by in ("http", "rdma")) > 1, True, f"parts in {report}")
+    timed = bench(t, "k", "--runtime", "0.3", "--overwrite")
+    same(t.head("k")["ContentLength"], timed["bytes"], "length of the object written for 0.3 s")
+    for wanted, *options in (("--overwrite", "--rw", "write"), ("--rw write", "--rw", "randwrite")):
+        done = run("bench", *options, url(t, "k"), "host")
+        true(done.returncode in (1, 2) and wanted in done.stderr, f"{options}: {done.stderr!r}")
+    uploads = t.s3.list_multipart_uploads(Bucket=t.bucket).get("Uploads", [])
+    same([item["Key"] for item in uploads], [], "uploads in progress")
+
+
+def case_client_bench_upload_stopped(t):
+    """A signal stops the upload of bench. Neither the object nor a part remains."""
+    command = [PROGRAM, "bench", "--rw", "write", "--runtime", "60", url(t, "k"), "host"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not t.s3.list_multipart_uploads(
+                Bucket=t.bucket).get("Uploads"):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    same((process.returncode, said), (130, "penstock: stopped by Interrupt\n"), "bench")
+    t.absent("k")
+    uploads = t.s3.list_multipart_uploads(Bucket=t.bucket).get("Uploads", [])
+    same([item["Key"] for item in uploads], [], "uploads in progress")
+
+
+def case_client_explain_upload(t):
+    """explain --write of an object changes nothing, and needs the object's length."""
+    done = run("explain", "--json", "--write", "--size", "1MiB", url(t, "k"), "host")
+    same((done.returncode, done.stderr), (0, ""), "explain --write")
+    report = json.loads(done.stdout)
+    true(report["op"] == "write" and report["path"] in ("rdma", "bounce"), str(report))
+    t.absent("k")
+    done = run("explain", "--write", url(t, "k"), "host")
+    true(done.returncode == 2 and "--size" in done.stderr, f"without --size: {done.stderr!r}")

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tells how the parts of an uploaded object moved. */
+#ifndef PENSTOCK_CLI_PARTS_H
+#define PENSTOCK_CLI_PARTS_H
+
+#include <stdio.h>
+
+#include "json.h"
+#include "penstock.h"
+
+/* Numbers of parts of an object: sent by RDMA, of those the ones that the server fetched out of the
+ * memory of a GPU, and sent by HTTP, with the reason for the first of the latter. All are 0 for a
+ * storage that is not an object. */
+struct parts {
+	unsigned rdma, device, http;
+	char why[PENSTOCK_TEXT_MAX];
+};
+
+/* Gets the numbers of a storage after its commit. */
+void parts_get(struct parts *parts, const struct penstock_storage *st);
+/* Adds the key "parts" to a JSON object, or prints a line. Both do nothing if there are no parts.
+ * `device` is the name of the device whose memory the parts came from. */
+void parts_json(struct json *j, const struct parts *parts);
+void parts_print(FILE *f, const struct parts *parts, const char *device);
+
+#endif
