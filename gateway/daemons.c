@@ -19,7 +19,8 @@
  * memory for one. Without this pause, the thread would use a whole CPU. */
 #define PAUSE_MS 100
 
-/* What a thread waits for. */
+/* Indices of the descriptors that a thread polls: of its daemon, of its wake-up event and of the
+ * listening socket. */
 enum { ON_DAEMON, ON_WAKE, ON_LISTEN, ON_COUNT };
 
 struct thread {
