@@ -22,8 +22,9 @@ void gw_addresses_close(struct gw_addresses *addresses);
 
 /* Returns the address as an IPv6 address. An IPv4 address becomes an IPv4-mapped one. */
 struct in6_addr gw_address_of(const struct sockaddr *address);
-/* Counts a connection. Returns false if the address has `each_max` connections; then the function
- * has counted nothing. If `addresses` is NULL, returns true. */
+/* Counts a connection. Returns false if the address has `each_max` connections, or if the table has
+ * no room for another address; then the function has counted nothing. If `addresses` is NULL,
+ * returns true. */
 bool gw_addresses_enter(struct gw_addresses *addresses, const struct in6_addr *ip);
 /* Uncounts a connection that gw_addresses_enter has counted. If `addresses` is NULL, does
  * nothing. */

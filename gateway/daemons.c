@@ -15,8 +15,8 @@
 
 #include "common/thread.h"
 
-/* Time in ms for which a thread accepts no connections after the kernel had no descriptor or no
- * memory for one. Without this pause, the thread would use a whole CPU. */
+/* Maximum time in ms for which a thread accepts no connections after the kernel had no descriptor
+ * or no memory for one. Without this pause, the thread would use a whole CPU. */
 #define PAUSE_MS 100
 
 /* Indices of the descriptors that a thread polls: of its daemon, of its wake-up event and of the
@@ -142,24 +142,6 @@ err_close:
 	return false;
 }
 
-bool gw_daemons_start(const struct gw_daemons_options *o, struct gw_daemons **out)
-{
-	struct gw_daemons *daemons =
-		calloc(1, sizeof(*daemons) + o->threads * sizeof(daemons->threads[0]));
-
-	*out = daemons;
-	if (!daemons)
-		return false;
-	daemons->options = *o;
-	while (daemons->count < o->threads)
-		if (!thread_start(daemons)) {
-			gw_daemons_stop(daemons);
-			*out = NULL;
-			return false;
-		}
-	return true;
-}
-
 void gw_daemons_wake(struct gw_daemons *daemons, unsigned thread)
 {
 	/* The write fails only if the event is set already, at its maximum. */
@@ -170,6 +152,28 @@ static void wake_all(struct gw_daemons *daemons)
 {
 	for (unsigned i = 0; i < daemons->count; i++)
 		gw_daemons_wake(daemons, i);
+}
+
+bool gw_daemons_start(const struct gw_daemons_options *o, struct gw_daemons **out)
+{
+	struct gw_daemons *daemons =
+		calloc(1, sizeof(*daemons) + o->threads * sizeof(daemons->threads[0]));
+
+	if (!daemons)
+		return false;
+	daemons->options = *o;
+	/* No thread accepts a connection until all have started. So if one cannot start, no
+	 * connection is lost, and none is suspended when the daemons stop. */
+	daemons->quiet = true;
+	while (daemons->count < o->threads)
+		if (!thread_start(daemons)) {
+			gw_daemons_stop(daemons);
+			return false;
+		}
+	*out = daemons; /* an admitted connection may need it */
+	atomic_store(&daemons->quiet, false);
+	wake_all(daemons);
+	return true;
 }
 
 void gw_daemons_quiesce(struct gw_daemons *daemons)

@@ -36,8 +36,8 @@ struct gw_daemons_options {
 	void *owner;
 };
 
-/* Starts the daemons and their threads. Sets *out before the first thread begins. Returns false on
- * an error; then *out is NULL. */
+/* Starts the daemons and their threads. The threads accept connections when all of them run and
+ * *out is set. Returns false on an error. */
 bool gw_daemons_start(const struct gw_daemons_options *options, struct gw_daemons **out);
 /* Lets a thread run its daemon. Must be called after each MHD_resume_connection: libmicrohttpd
  * itself wakes no thread that is not its own. */

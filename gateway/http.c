@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <stdarg.h>
@@ -16,7 +15,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "addresses.h"
@@ -599,7 +597,7 @@ unsigned gw_http_connections_allowed(const struct gw_http_shared *shared)
 /* Called by a thread that has accepted a connection. Counts the connection, or refuses it if there
  * are too many. So the connections always leave descriptors for files. libmicrohttpd's own limits
  * cannot be used: they count for each thread, and a thread at its limit no longer answers some of
- * its connections (version 0.9.75). */
+ * its connections (version 0.9.75). So daemon_start() sets a limit that no thread reaches. */
 static bool connection_admit(void *owner, unsigned thread, const struct sockaddr *address)
 {
 	struct gw_http *http = owner;
@@ -770,7 +768,7 @@ static struct MHD_Daemon *daemon_start(void *owner, unsigned thread)
 	http->entrances[thread].http = http;
 	return MHD_start_daemon(
 		flags, 0, NULL, NULL, request_go_on, http, MHD_OPTION_EXTERNAL_LOGGER, message_take,
-		http, MHD_OPTION_CONNECTION_LIMIT, o->shared->connections_max,
+		http, MHD_OPTION_CONNECTION_LIMIT, o->shared->connections_max + 1,
 		MHD_OPTION_CONNECTION_TIMEOUT, o->timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 		(size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
 		(size_t)CONNECTION_MEMORY / 4, MHD_OPTION_STRICT_FOR_CLIENT, 1,

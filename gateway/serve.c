@@ -31,10 +31,9 @@
 /* Numbers of descriptors that connections must leave to other uses, besides those that are open at
  * the start. SPARE_FILES are for connections to the port for metrics, and for connections that the
  * gateway has accepted but refuses. THREAD_FILES are for the operation that a worker thread runs.
- * Each HTTP server needs SERVER_FILES, and SERVER_THREAD_FILES for each of its threads. */
+ * Each thread of an HTTP server needs SERVER_THREAD_FILES. */
 #define SPARE_FILES (METRICS_CONNECTIONS + 32)
 #define THREAD_FILES 4
-#define SERVER_FILES 4
 #define SERVER_THREAD_FILES 2
 /* Descriptors of a connection: its own, and during an upload the folder of the bucket and the
  * file. */
@@ -126,7 +125,7 @@ static void files_reserve(struct gateway *g)
 
 	atomic_store(&g->front.http.own_files,
 		     g->files_at_start + SPARE_FILES + threads * THREAD_FILES +
-			     servers * (threads * SERVER_THREAD_FILES + SERVER_FILES));
+			     servers * threads * SERVER_THREAD_FILES);
 }
 
 /* Returns the limit of open files. */
