@@ -22,14 +22,13 @@ static void gate_print_json(struct json *j, const struct pst_check_line *line)
 	json_end(j);
 }
 
-static void path_print_json(struct json *j, const struct pst_check *check,
-			    const struct pst_check_path *p)
+static void path_print_json(struct json *j, const struct pst_check_path *p, const char *drive)
 {
 	json_object(j, p->explained.name);
 	json_bool(j, "usable", p->explained.usable && !p->error[0]);
 	json_bool(j, "measured", p->measured);
 	if (p->measured) {
-		json_text(j, "from", check_source_name(check, p));
+		json_text(j, "from", p->cached ? "cache" : drive);
 		json_real(j, "gb_per_s", p->gb_per_s);
 		json_real(j, "cpu_copies", p->cpu_copies);
 		json_real(j, "dram_passes", p->dram_passes);
@@ -48,6 +47,7 @@ static const char *checked_path_name(const struct pst_check *check, int index)
 
 void check_print_json(FILE *f, const struct pst_check *check, int code)
 {
+	const char *drive = check_drive_name(check);
 	struct json j;
 
 	json_open(&j, f);
@@ -70,7 +70,7 @@ void check_print_json(FILE *f, const struct pst_check *check, int code)
 	json_text(&j, "warm", checked_path_name(check, check->warm));
 	json_object(&j, "paths");
 	for (unsigned i = 0; check->probed && i < check->path_count; i++)
-		path_print_json(&j, check, &check->paths[i]);
+		path_print_json(&j, &check->paths[i], drive);
 	json_end(&j);
 	json_close(&j);
 }

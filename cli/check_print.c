@@ -84,7 +84,7 @@ static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 		labelled_print(f, "do", line->todo);
 }
 
-const char *check_source_name(const struct pst_check *check, const struct pst_check_path *path)
+const char *check_drive_name(const struct pst_check *check)
 {
 	const char *name = check->target ? storage_path(check->target) : NULL;
 	int fd = name ? open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
@@ -92,7 +92,7 @@ const char *check_source_name(const struct pst_check *check, const struct pst_ch
 
 	if (fd >= 0)
 		close(fd);
-	return path->cached ? "cache" : memory ? "memory" : "drive";
+	return memory ? "memory" : "drive";
 }
 
 static void unmeasured_path_print(FILE *f, const struct pst_check_path *p)
@@ -103,6 +103,8 @@ static void unmeasured_path_print(FILE *f, const struct pst_check_path *p)
 
 static void paths_print(FILE *f, const struct pst_check *check)
 {
+	const char *drive = check_drive_name(check);
+
 	fprintf(f, "\n  %-9s %9s  %-6s %10s  %s\n", "path", "GB/s", "from", "CPU copies", "class");
 	for (unsigned i = 0; i < check->path_count; i++) {
 		const struct pst_check_path *p = &check->paths[i];
@@ -110,7 +112,7 @@ static void paths_print(FILE *f, const struct pst_check *check)
 
 		if (p->measured)
 			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-*s%s\n", p->explained.name,
-				p->gb_per_s, check_source_name(check, p), p->cpu_copies,
+				p->gb_per_s, p->cached ? "cache" : drive, p->cpu_copies,
 				cold || warm ? 12 : 0, class_name(p->explained.meets),
 				cold && warm ? "<- used"
 				: cold	     ? "<- used for uncached bytes"

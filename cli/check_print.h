@@ -10,9 +10,9 @@
 
 void check_print(FILE *f, const struct pst_check *check, bool verbose);
 
-/* Returns where the bytes of a measured path came from: "cache", "drive", or "memory" if the
- * target's drive is in memory. */
-const char *check_source_name(const struct pst_check *check, const struct pst_check_path *path);
+/* Returns where uncached bytes of the target come from: "drive", or "memory" if its drive is in
+ * memory. */
+const char *check_drive_name(const struct pst_check *check);
 const char *check_state_name(enum pst_check_state state);
 const char *check_layer_name(enum pst_check_layer layer);
 const char *check_need_name(enum pst_check_need need);

@@ -199,8 +199,10 @@ def _with_whole_path(text: str, path: Optional[str]) -> str:
     if path is None or path in text:
         return text
     for length in range(min(len(path), 130), 40, -1):
-        if path[-length:] in text:
-            return text.replace(path[-length:], path, 1)
+        at = text.find(path[-length:])
+        # Characters before the match would be of another path, with the same end.
+        if at == 0 or at > 0 and text[at - 1] in " '\"(":
+            return text[:at] + path + text[at + length:]
     return text
 
 

@@ -105,7 +105,8 @@ static int mem_open(struct penstock_storage *st, const char *url, int fd,
 	}
 	st->facts.length = mem->len;
 	st->facts.writable = opts->flags & PENSTOCK_O_WRITE;
-	pst_fail(&st->facts.why_direct, PENSTOCK_WHY_NO_FD, "mem storage has no descriptor");
+	pst_fail(&st->facts.why_direct, PENSTOCK_WHY_NO_FD,
+		 "a direct path needs a file, and mem: storage is memory");
 	snprintf(st->facts.text, sizeof(st->facts.text), "%llu bytes of this process's memory",
 		 (unsigned long long)mem->len);
 	return 0;

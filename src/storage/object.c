@@ -165,7 +165,8 @@ static void facts_set(struct penstock_storage *st, const struct pst_object *obje
 	facts->chunk_best = GET_BYTES;
 	pst_object_windows_facts(object->windows, why_windows,
 				 object->place.url.rdma == PST_OBJECT_RDMA_REQUIRE, facts);
-	pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_FD, "an object has no descriptor");
+	pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_FD,
+		 "a direct path needs a file, and an object meets at most no-cpu-copy");
 	if (!object->upload)
 		pst_fail_errno(&facts->why_no_write, EROFS, PENSTOCK_WHY_UNSUPPORTED,
 			       "an object cannot be changed in place: open it with "

@@ -3,6 +3,7 @@
 load_into refuse. Uses numpy arrays and the stand-in GPU, which tests/standin simulates."""
 
 import errno
+import importlib
 import os
 import pickle
 import re
@@ -102,6 +103,14 @@ class Errors(unittest.TestCase):
             self.assertNotIn("file:", os.listdir("."))
         finally:
             os.chdir(here)
+
+    def test_name_of_another_file(self):
+        """If a message names another file whose path has the same end, it stays as it is."""
+        name = "meta-llama-3-70b-instruct-00001-of-00030.safetensors"
+        text, path = f"/mnt/b/{name}: short", f"/data/a/{name}"
+        whole = importlib.import_module("penstock._lib")._with_whole_path
+        self.assertEqual(whole(text, path), text)
+        self.assertEqual(whole(f"cannot open {name}: short", path), f"cannot open {path}: short")
 
     def test_whole_sentence(self):
         """A message is not truncated: it contains the whole path and the whole tensor name."""

@@ -306,7 +306,7 @@ const char *pst_route_why(const struct pst_route *route, enum penstock_class req
 	const char *first = "";
 
 	if (require == PENSTOCK_DIRECT && !is_file)
-		return "a direct path needs a file, and an object meets at most no-cpu-copy";
+		return route->st->facts.why_direct.text;
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++) {
 		const struct pst_path_state *state = &route->paths[i];
 
