@@ -334,9 +334,14 @@ PENSTOCK_API const char *penstock_errmsg(void);
  * PENSTOCK_O_PREFETCH	Announces a read of the first bytes. An open of an object then requests its
  *			first 64 KiB at the same time as its length, so that a small object takes
  *			one round trip to the server. A read within a second after the open uses
- *			these bytes, even if the object has been replaced since the open. Without
- *			effect for writing, for a file, and for an object whose server may move
- *			the bytes by S3 over RDMA.
+ *			these bytes, even if the object has been replaced since the open. They
+ *			come by HTTP, also if the server may move bytes by S3 over RDMA. All later
+ *			reads of such a small object then go by HTTP, too, so set the flag only if
+ *			the reads have the class PENSTOCK_ANY. If an object of such a server is
+ *			longer, the library discards these bytes, all reads go by S3 over RDMA,
+ *			and the next open of an object of this server requests no first bytes.
+ *			Without effect for writing, for a file, and if the URL or PENSTOCK_RDMA
+ *			asks for S3 over RDMA (rdma=on, rdma=require, rdma-transports).
  */
 #define PENSTOCK_O_WRITE 0x1u
 #define PENSTOCK_O_CREATE 0x2u

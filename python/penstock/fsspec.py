@@ -109,10 +109,9 @@ class PenstockFileSystem(AbstractFileSystem):
                  **_: Any) -> bytes:
         """Returns the bytes of an object, or a part of them; negative limits count from the end."""
         path = self._strip_protocol(path)
-        if start is None and end is None:
-            return self.client.get_bytes(path)
-        first, last, _step = slice(start, end).indices(self.client.size(path))
-        return self.client.get_bytes_range(path, first, max(0, last - first))
+        with self.client._open(path, start=start or 0) as storage:
+            first, last, _step = slice(start, end).indices(storage.length)
+            return self.client._read(storage, first, max(0, last - first))
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
         """Writes an object. With mode="create", the object must not exist: the store also refuses
@@ -176,11 +175,20 @@ class PenstockFileSystem(AbstractFileSystem):
 class PenstockFile(AbstractBufferedFile):
     """An open object. What is written becomes visible at the close.
 
-    With the mode "xb", the open fails if the object exists, and so does the close."""
+    With the mode "rb" and without the object's size, the open requests the size and the first bytes
+    at the same time. With the mode "xb", the open fails if the object exists, and so does the
+    close."""
 
-    def __init__(self, fs: Any, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> None:
+    def __init__(self, fs: Any, path: str, mode: str = "rb", block_size: Any = "default",
+                 autocommit: bool = True, cache_type: str = "readahead", cache_options: Any = None,
+                 size: Optional[int] = None, **kwargs: Any) -> None:
         self._storage: Optional[Storage] = None
-        super().__init__(fs, path, mode, *args, **kwargs)
+        self._process = 0  # The process that opened the storage. A child of fork cannot use it.
+        self.fs, self.path, self.mode = fs, path, mode  # _opened needs them before the base.
+        if mode == "rb" and size is None:
+            size = self._opened(start=0).length
+        super().__init__(fs, path, mode, block_size, autocommit, cache_type, cache_options, size,
+                         **kwargs)
         if mode == "xb":
             try:
                 with _exists_error(path):
@@ -190,9 +198,10 @@ class PenstockFile(AbstractBufferedFile):
                 raise
 
     def _opened(self, length: Optional[int] = None, start: int = 1) -> Storage:
-        if self._storage is None:
+        if self._storage is None or self.mode == "rb" and self._process != os.getpid():
             self._storage = self.fs.client._open(self.path, length, new=self.mode == "xb",
                                                  start=start)
+            self._process = os.getpid()
         return self._storage
 
     def _fetch_range(self, start: int, end: int) -> bytes:

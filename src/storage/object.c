@@ -89,19 +89,44 @@ static int object_find(struct pst_object *object, bool prefetch, struct pst_err 
 	return 0;
 }
 
-/* Returns whether the open shall prefetch the object's first bytes by HTTP. It shall not if the
- * server may move them by RDMA, because reads would not use them. */
+/* Returns whether the open shall prefetch the object's first bytes by HTTP. If the server may move
+ * them by RDMA, only reads of a short object use them. So then the open prefetches only if the
+ * last object of this server was short, and if the URL does not ask for RDMA. */
 static bool object_prefetches(const struct pst_object *object,
 			      const struct penstock_storage_opts *opts)
 {
+	const struct pst_object_url *url = &object->place.url;
 	struct pst_object_windows *windows;
 	struct pst_err why;
 
-	if (!(opts->flags & PENSTOCK_O_PREFETCH) ||
-	    object->place.url.rdma == PST_OBJECT_RDMA_REQUIRE)
+	if (!(opts->flags & PENSTOCK_O_PREFETCH) || url->rdma == PST_OBJECT_RDMA_REQUIRE)
 		return false;
 	windows = pst_object_windows_find(&object->place, &why);
-	return !windows || pst_object_windows_check(windows, &why);
+	if (!windows || pst_object_windows_check(windows, &why))
+		return true;
+	return url->rdma == PST_OBJECT_RDMA_AUTO && !url->transports[0] &&
+	       !pst_object_windows_are_long(windows);
+}
+
+/* Chooses, for an object that the open might have prefetched, between the prefetched bytes and
+ * RDMA. If they are the whole object, reads use no windows. Otherwise they use only windows, so
+ * that HTTP and RDMA do not both carry a part of the object. Stores in `why` why reads use no
+ * windows. */
+static void object_choose(struct pst_object *object, struct pst_err *why)
+{
+	bool is_long = object->length > PST_OBJECT_FIRST_BYTES;
+
+	pst_object_windows_note_long(object->windows, is_long);
+	if (!object->first || pst_object_windows_check(object->windows, why))
+		return;
+	if (is_long) {
+		pst_object_first_close(object->first);
+		object->first = NULL;
+		return;
+	}
+	object->windows = NULL;
+	pst_fail_errno(why, EOPNOTSUPP, PENSTOCK_WHY_NO_WINDOW,
+		       "the open has prefetched the object by HTTP (PENSTOCK_O_PREFETCH)");
 }
 
 /* Opens the object for writing: checks that the URL and the options permit it, and starts an
@@ -229,6 +254,8 @@ static int object_open(struct penstock_storage *st, const char *url, int fd,
 							    &why_windows);
 	else if (object->windows && window_read_check(object, &why_windows))
 		object->windows = NULL;
+	if (object->windows && !object->upload && opts->flags & PENSTOCK_O_PREFETCH)
+		object_choose(object, &why_windows);
 	st->priv = object;
 	facts_set(st, object, &why_windows);
 	return 0;

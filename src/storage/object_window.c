@@ -75,6 +75,9 @@ struct pst_object_windows {
 	_Atomic uint64_t no_files_ns;
 	/* whether the server has moved the bytes of a PUT through a window */
 	_Atomic bool answered;
+	/* whether the last object of an open with PENSTOCK_O_PREFETCH was longer than the bytes
+	 * that an open prefetches */
+	_Atomic bool is_long;
 	/* `why` is the message for `shut`; the lock protects it and `reaches` */
 	struct pst_err why;
 	struct reach *reaches;
@@ -351,6 +354,16 @@ bool pst_object_windows_decline(const struct pst_object_windows *windows)
 bool pst_object_windows_answered(const struct pst_object_windows *windows)
 {
 	return atomic_load(&windows->answered);
+}
+
+void pst_object_windows_note_long(struct pst_object_windows *windows, bool is_long)
+{
+	atomic_store(&windows->is_long, is_long);
+}
+
+bool pst_object_windows_are_long(const struct pst_object_windows *windows)
+{
+	return atomic_load(&windows->is_long);
 }
 
 /* ---- which devices the server reaches ---- */

@@ -39,6 +39,10 @@ int pst_object_windows_check(struct pst_object_windows *windows, struct pst_err 
 bool pst_object_windows_decline(const struct pst_object_windows *windows);
 /* Returns whether the server has moved the bytes of a PUT through a window. */
 bool pst_object_windows_answered(const struct pst_object_windows *windows);
+/* Notes whether the last object that an open with PENSTOCK_O_PREFETCH found is longer than the
+ * bytes that an open prefetches. The second function returns it. */
+void pst_object_windows_note_long(struct pst_object_windows *windows, bool is_long);
+bool pst_object_windows_are_long(const struct pst_object_windows *windows);
 
 /* Allocates a window in the memory of `dev`, or in host memory if `dev` is NULL. */
 int pst_object_window_open(struct pst_object_windows *windows, struct penstock_device *dev,

@@ -9,6 +9,7 @@ import http.server
 import io
 import json
 import os
+import pickle
 import random
 import re
 import socketserver
@@ -257,8 +258,20 @@ class Prefetch(unittest.TestCase):
         fs = penstock.fsspec.PenstockFileSystem(self.url)
         self.requests.clear()
         with fs.open("b/k") as f:
-            self.assertEqual(f.read(), self.data)
-        self.assertEqual(sorted(self.requests), [*first, ("HEAD", None)])
+            self.assertEqual((f.size, f.read()), (4096, self.data))
+        self.assertEqual(sorted(self.requests), first)
+        with fs.open("b/k", size=4096) as f:
+            self.requests.clear()
+            f.seek(5)
+            self.assertEqual(f.read(), self.data[5:])
+        self.assertEqual(self.requests, [("HEAD", None), ("GET", "bytes=5-4095")])
+        for start, end, sent in ((None, None, first), (0, 9, first), (None, -9, first),
+                                 (5, 9, [("HEAD", None), ("GET", "bytes=5-8")]),
+                                 (-9, None, [("HEAD", None), ("GET", "bytes=4087-4095")]),
+                                 (9, 5, [("HEAD", None)])):
+            self.requests.clear()
+            self.assertEqual(fs.cat_file("b/k", start, end), self.data[start:end])
+            self.assertEqual(sorted(self.requests), sorted(sent))
 
     def test_stricter_class(self):
         with self.assertRaises(penstock.PenstockError):
@@ -527,8 +540,35 @@ class FileSystem(unittest.TestCase):
         self.assertEqual(self.fs.cat_file("bucket/fs/d/b", 1), b"bb")
         self.assertEqual(self.fs.cat_file("bucket/fs/d/b", -2, -1), b"b")
         self.assertEqual(self.fs.head("bucket/fs/d/e/c", 3), b"ccc")
+        for name in ("bucket/fs/none", "bucket/fs/d"):
+            with self.assertRaises(FileNotFoundError):
+                self.fs.open(name)
         with self.fs.open("bucket/fs/a", "r") as f:
             self.assertEqual(f.read(), "aa")
+
+    def test_read_one_version(self):
+        """The size and the bytes of an open file are those of the object at the open."""
+        put("fs/a", bytes(100000))
+        with self.fs.open("bucket/fs/a") as f:
+            self.assertEqual(f.info(), self.fs.info("bucket/fs/a"))
+            put("fs/a", b"other")
+            with self.assertRaises(penstock.PenstockError) as caught:
+                f.read()
+            self.assertEqual((caught.exception.errno, f.size), (errno.ESTALE, 100000))
+
+    def test_read_in_another_process(self):
+        """A child of fork and a process that unpickles the file open the object again."""
+        with self.fs.open("bucket/fs/d/e/c") as f, pickle.loads(pickle.dumps(f)) as again:
+            self.assertEqual(again.read(), b"c" * 5000)
+            child = os.fork()
+            if not child:
+                same = False
+                try:
+                    same = f.read() == b"c" * 5000
+                finally:
+                    os._exit(not same)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            self.assertEqual(f.read(), b"c" * 5000)
 
     def test_write(self):
         data = RANDOM.randbytes(1 << 20) * 20

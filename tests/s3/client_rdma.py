@@ -196,14 +196,21 @@ def case_another_mount_namespace():
 
 
 def case_lengths():
+    """Objects of all lengths move by RDMA, but by default a short one is read by HTTP: the request
+    for its length and the request for its bytes are in flight at the same time."""
     with Setup() as s:
-        for count in (0, 1, 4095, 4097, MIB + 1, 8 * MIB, 8 * MIB + 1):
+        for count in (0, 1, 4095, 4097, 65536, 65537, MIB + 1, 8 * MIB, 8 * MIB + 1):
             data = s.source(count)
             for mode in ("auto", "require"):
                 url = f"s3://data-1/key-{count}?rdma={mode}"
                 s.copy(s.path("source"), url)
                 report = s.copy(url, s.path("got"))
-                same(report["read"]["paths"], {"rdma": count} if count else {}, "paths")
+                by_http = mode == "auto" and count <= 65536
+                same((report["read"]["paths"], report["read"]["engine"]),
+                     ({"bounce" if by_http else "rdma": count} if count else {},
+                      "none" if not count else "http" if by_http else "shm1"), "paths")
+                if by_http and count:
+                    true("prefetched" in report["read"]["reasons"]["rdma"]["text"], "the reason")
                 same(s.read() == data, True, f"the bytes of {count}")
 
 

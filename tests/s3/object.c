@@ -32,6 +32,9 @@
  *	object first URL N AT..	like parts, but opens the object with PENSTOCK_O_PREFETCH. Also
  *				reports the sum of the bytes, and how many of them the CPU has
  *				copied
+ *	object firsts URL N URL..
+ *				like first, reads the first N bytes of each object, one after
+ *				another
  *
  * It prints the result, and exits with 0 unless the program itself is at fault.
  */
@@ -436,6 +439,16 @@ static int read_first_parts(const char *url, uint64_t len, char **offsets)
 	return 0;
 }
 
+static int read_firsts(const char *url, uint64_t len, char **urls)
+{
+	char *start[] = {"0", NULL};
+	int ret = read_first_parts(url, len, start);
+
+	for (; *urls; urls++)
+		ret |= read_first_parts(*urls, len, start);
+	return ret;
+}
+
 /* Prints the result of a read in one line: the bytes that moved on the paths "rdma" and "bounce",
  * the reason, the retries, and how many bytes are wrong. */
 static void report_read(int64_t result, const struct penstock_report *report, const char *found,
@@ -561,6 +574,8 @@ int main(int argc, char **argv)
 		return read_parts(argv[2], n, argv + 4);
 	if (!strcmp(what, "first") && argc > 4)
 		return read_first_parts(argv[2], n, argv + 4);
+	if (!strcmp(what, "firsts") && argc > 4)
+		return read_firsts(argv[2], n, argv + 4);
 	fprintf(stderr, "usage: object COMMAND URL [N [HOW...]]\n");
 	return 2;
 }
