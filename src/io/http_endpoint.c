@@ -131,14 +131,18 @@ unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint)
 	return at;
 }
 
-void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
-			  struct sockaddr_storage *out, socklen_t *len)
+unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
+			      struct sockaddr_storage *out, socklen_t *len)
 {
+	unsigned count;
+
 	pthread_mutex_lock(&lock);
-	index = endpoint->address_count ? index % endpoint->address_count : 0;
+	count = endpoint->address_count;
+	index = count ? index % count : 0;
 	*out = endpoint->addresses[index];
 	*len = endpoint->address_lens[index];
 	pthread_mutex_unlock(&lock);
+	return count;
 }
 
 unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index)

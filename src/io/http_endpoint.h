@@ -56,9 +56,10 @@ int pst_endpoint_get(const struct pst_http_endpoint_opts *opts, struct pst_http_
 /* Returns the index of the address that a new connection tries first. Successive calls return
  * different addresses, and skip addresses that have failed lately unless all have. */
 unsigned pst_endpoint_address_first(struct pst_http_endpoint *endpoint);
-/* Stores the address with this index, modulo the number of addresses. */
-void pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
-			  struct sockaddr_storage *out, socklen_t *len);
+/* Stores the address with this index, modulo the number of addresses. Returns the number of
+ * addresses. */
+unsigned pst_endpoint_address(struct pst_http_endpoint *endpoint, unsigned index,
+			      struct sockaddr_storage *out, socklen_t *len);
 /* Records that no connection to this address can be made. Returns the number of addresses. */
 unsigned pst_endpoint_address_failed(struct pst_http_endpoint *endpoint, unsigned index);
 /* Starts a thread that looks up the addresses again, after all of them have failed. Does not

@@ -10,10 +10,8 @@
 #include "storage/object_find.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/clock.h"
 
@@ -22,9 +20,7 @@
 
 struct pst_object_first {
 	struct pst_object_call call; /* must be the first member */
-	pthread_mutex_t lock;	     /* guards `ended` */
-	pthread_cond_t changed;
-	bool ended;
+	struct pst_object_wait wait;
 	bool alone; /* no HEAD is in flight beside the GET */
 	bool fits;  /* the body of the response is the start of the object, in `bytes` */
 	/* length and ETag of the object, from the response */
@@ -76,61 +72,22 @@ static enum pst_http_verdict first_judge(struct pst_object_call *call)
 	return PST_HTTP_FAIL;
 }
 
-static void first_ended(struct pst_object_call *call)
-{
-	struct pst_object_first *first = (struct pst_object_first *)call;
-
-	pthread_mutex_lock(&first->lock);
-	first->ended = true;
-	pthread_cond_signal(&first->changed);
-	pthread_mutex_unlock(&first->lock);
-}
-
 static struct pst_object_first *first_open(const struct pst_object_place *place)
 {
 	struct pst_object_first *first = malloc(sizeof(*first));
-	pthread_condattr_t attr;
 
 	if (!first)
 		return NULL;
 	memset(first, 0, offsetof(struct pst_object_first, bytes));
-	pthread_mutex_init(&first->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&first->changed, &attr);
-	pthread_condattr_destroy(&attr);
 	first->iov = (struct iovec){first->bytes, sizeof(first->bytes)};
 	pst_object_call_init(&first->call, place, "GET", "");
 	first->call.ranged = true;
 	first->call.last = sizeof(first->bytes) - 1;
 	first->call.judge = first_judge;
-	first->call.ended = first_ended;
 	first->call.http.in = &first->iov;
 	first->call.http.in_count = 1;
 	first->call.http.in_len = sizeof(first->bytes);
 	return first;
-}
-
-/* Waits for the end of the GET, and cancels it after `ns` nanoseconds. */
-static void first_wait(struct pst_object_first *first, uint64_t ns)
-{
-	uint64_t until_ns = pst_now_ns() + ns;
-	struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-	bool queued;
-
-	pthread_mutex_lock(&first->lock);
-	while (!first->ended && pst_now_ns() < until_ns)
-		pthread_cond_timedwait(&first->changed, &first->lock, &until);
-	if (!first->ended) {
-		pthread_mutex_unlock(&first->lock);
-		/* If the call was still in the queue, first_ended will not be called. */
-		queued = pst_http_cancel(&first->call.http);
-		pthread_mutex_lock(&first->lock);
-		first->ended |= queued;
-	}
-	while (!first->ended)
-		pthread_cond_wait(&first->changed, &first->lock);
-	pthread_mutex_unlock(&first->lock);
 }
 
 /* Lets reads use the bytes if they are those of the object that was found. Returns whether they
@@ -176,8 +133,6 @@ void pst_object_first_close(struct pst_object_first *first)
 	if (!first)
 		return;
 	pst_object_call_clear(&first->call);
-	pthread_cond_destroy(&first->changed);
-	pthread_mutex_destroy(&first->lock);
 	free(first);
 }
 
@@ -261,13 +216,17 @@ static int attempt_run(struct attempt *attempt, const struct pst_object_place *p
 		attempt->call = &first->call;
 		return pst_object_call_run(&first->call, err);
 	}
-	if (first && pst_http_start(&first->call.http, &ignored)) {
+	if (first && pst_object_call_begin(&first->call, &first->wait, &ignored)) {
 		pst_object_first_close(first);
 		attempt->first = first = NULL;
 	}
 	ret = object_ask(place, &attempt->own, head, err);
-	if (first)
-		first_wait(first, ret ? 0 : FIRST_WAIT_NS);
+	if (first) {
+		uint64_t until_ns = pst_now_ns() + (ret ? 0 : FIRST_WAIT_NS);
+
+		(void)pst_object_call_wait(&first->call, &first->wait, until_ns, &ignored);
+		pst_object_wait_close(&first->wait);
+	}
 	return ret;
 }
 

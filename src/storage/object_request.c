@@ -6,7 +6,6 @@
 #include "storage/object_request.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -461,16 +460,9 @@ bool pst_object_call_lacks_sums(const struct pst_object_call *call)
 	return pst_object_code_is(code, unknown);
 }
 
-/* Shared by the thread that waits in pst_object_call_run and the reactor that ends the call. */
-struct wait {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool ended;
-};
-
 static void wait_ended(struct pst_object_call *call)
 {
-	struct wait *wait = call->user;
+	struct pst_object_wait *wait = call->user;
 
 	pthread_mutex_lock(&wait->lock);
 	wait->ended = true;
@@ -515,7 +507,8 @@ static int call_late(const struct pst_object_call *call, struct pst_err *err)
 }
 
 /* Waits until wait_ended signals the end of the call, or until call_check must be called again. */
-static void wait_some(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns)
+static void wait_some(const struct pst_object_call *call, struct pst_object_wait *wait,
+		      uint64_t until_ns)
 {
 	uint64_t next_ns = pst_now_ns() + PST_END_CHECK_NS;
 	struct timespec until;
@@ -526,10 +519,34 @@ static void wait_some(const struct pst_object_call *call, struct wait *wait, uin
 	pthread_cond_timedwait(&wait->changed, &wait->lock, &until);
 }
 
-/* Waits for the end of a call. Cancels the call if its deadline passes or the caller's limits
- * demand its end. Returns 0, or -errno if it was cancelled. */
-static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
-			struct pst_err *err)
+int pst_object_call_begin(struct pst_object_call *call, struct pst_object_wait *wait,
+			  struct pst_err *err)
+{
+	pthread_condattr_t attr;
+	int ret;
+
+	pthread_mutex_init(&wait->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&wait->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	wait->ended = false;
+	call->ended = wait_ended;
+	call->user = wait;
+	ret = pst_http_start(&call->http, err);
+	if (ret)
+		pst_object_wait_close(wait);
+	return ret;
+}
+
+void pst_object_wait_close(struct pst_object_wait *wait)
+{
+	pthread_cond_destroy(&wait->changed);
+	pthread_mutex_destroy(&wait->lock);
+}
+
+int pst_object_call_wait(struct pst_object_call *call, struct pst_object_wait *wait,
+			 uint64_t until_ns, struct pst_err *err)
 {
 	int late = 0;
 
@@ -552,8 +569,8 @@ static int wait_for_end(struct pst_object_call *call, struct wait *wait, uint64_
 
 /* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end
  * instead. */
-static int repeat_wait(const struct pst_object_call *call, struct wait *wait, uint64_t until_ns,
-		       struct pst_err *err)
+static int repeat_wait(const struct pst_object_call *call, struct pst_object_wait *wait,
+		       uint64_t until_ns, struct pst_err *err)
 {
 	uint64_t next_ns = pst_now_ns() + ((uint64_t)REPEAT_DELAY_NS << call->repeats);
 	int ret = 0;
@@ -569,13 +586,14 @@ static int repeat_wait(const struct pst_object_call *call, struct wait *wait, ui
 
 /* Waits for the end of a call that has been started. Repeats the call after an error that may be
  * temporary. */
-static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, struct pst_err *err)
+static int wait_and_repeat(struct pst_object_call *call, struct pst_object_wait *wait,
+			   struct pst_err *err)
 {
 	uint64_t until_ns = pst_now_ns() + call_seconds(call) * 1000000000ull;
 	int ret = 0;
 
 	while (!ret) {
-		ret = wait_for_end(call, wait, until_ns, err);
+		ret = pst_object_call_wait(call, wait, until_ns, err);
 		if (ret || !pst_object_call_may_pass(call))
 			return ret;
 		ret = repeat_wait(call, wait, until_ns, err);
@@ -587,21 +605,13 @@ static int wait_and_repeat(struct pst_object_call *call, struct wait *wait, stru
 
 int pst_object_call_run(struct pst_object_call *call, struct pst_err *err)
 {
-	struct wait wait = {.lock = PTHREAD_MUTEX_INITIALIZER};
-	pthread_condattr_t attr;
-	int ret;
+	struct pst_object_wait wait;
+	int ret = pst_object_call_begin(call, &wait, err);
 
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&wait.changed, &attr);
-	pthread_condattr_destroy(&attr);
-	call->ended = wait_ended;
-	call->user = &wait;
-	ret = pst_http_start(&call->http, err);
-	if (!ret)
-		ret = wait_and_repeat(call, &wait, err);
-	pthread_cond_destroy(&wait.changed);
-	pthread_mutex_destroy(&wait.lock);
+	if (ret)
+		return ret;
+	ret = wait_and_repeat(call, &wait, err);
+	pst_object_wait_close(&wait);
 	if (ret)
 		return ret;
 	return call->http.result ? pst_object_call_result(call, "be reached", err) : 0;

@@ -10,6 +10,8 @@
 #ifndef PST_STORAGE_OBJECT_REQUEST_H
 #define PST_STORAGE_OBJECT_REQUEST_H
 
+#include <pthread.h>
+
 #include "io/http.h"
 #include "s3/credentials.h"
 #include "s3/sigv4.h"
@@ -71,6 +73,14 @@ struct pst_object_exchange {
 	uint64_t beside;
 };
 
+/* State that a thread that waits for the end of a call shares with the reactor that ends the call.
+ * `lock` guards `ended`. */
+struct pst_object_wait {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool ended;
+};
+
 /* A request to the object's server. */
 struct pst_object_call {
 	struct pst_http_call http; /* must be the first member */
@@ -128,6 +138,15 @@ int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not support the kind of checksum
  * in it. */
 bool pst_object_call_lacks_sums(const struct pst_object_call *call);
+/* Starts a call, for whose end pst_object_call_wait then waits. The caller closes the wait after
+ * that, unless this function has returned an error. */
+int pst_object_call_begin(struct pst_object_call *call, struct pst_object_wait *wait,
+			  struct pst_err *err);
+/* Waits for the end of a call. Cancels the call at the time `until_ns`, or when the caller's limits
+ * demand its end. Returns 0, or -errno if the call was cancelled. */
+int pst_object_call_wait(struct pst_object_call *call, struct pst_object_wait *wait,
+			 uint64_t until_ns, struct pst_err *err);
+void pst_object_wait_close(struct pst_object_wait *wait);
 /* Starts a call and waits for its end, but not longer than its deadline and its limits. Returns 0
  * if there was a final response, whatever its status. If every attempt failed with a temporary
  * error, such as 503, returns this error. */

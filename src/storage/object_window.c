@@ -112,12 +112,13 @@ __attribute__((constructor)) static void windows_watch_fork(void)
 static int socket_here(struct pst_http_endpoint *endpoint, sa_family_t family)
 {
 	struct sockaddr_storage address;
+	unsigned count = 1;
 	socklen_t len;
 
-	for (unsigned i = 0; i < PST_ADDRESSES_MAX; i++) {
+	for (unsigned i = 0; i < count; i++) {
 		int fd;
 
-		pst_endpoint_address(endpoint, i, &address, &len);
+		count = pst_endpoint_address(endpoint, i, &address, &len);
 		if (address.ss_family != family)
 			continue;
 		if (family == AF_INET6)
