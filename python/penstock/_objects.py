@@ -123,14 +123,14 @@ class ObjectClient:
         return f"s3://{bucket}/{_s3.quote(key, '/')}{self._query}"
 
     def _open(self, name: str, length: Optional[int] = None, *, new: bool = False,
-              start: int = 1) -> Storage:
+              prefetch: bool = False) -> Storage:
         """Opens an object for reading or, if it has a length, a new one for writing. The length 0
         means that it is unknown. With `new`, raises an error with errno EEXIST if the object exists
-        now or at the commit. `start` is 0 if the caller reads the object's first bytes at once."""
+        now or at the commit. `prefetch` announces a read of the object's first bytes."""
         url = self.url(name)
         if length is None:
             # The library prefetches by HTTP, which a stricter class refuses.
-            flags = PREFETCH if not start and self._how["require"] == "any" else 0
+            flags = PREFETCH if prefetch and self._how["require"] == "any" else 0
         else:
             flags = WRITE | (CREATE if new else REPLACE)
         return Storage(url, url.partition("?")[0], flags, length or 0)
@@ -175,7 +175,7 @@ class ObjectClient:
         """
         if offset < 0:
             raise ValueError(f"offset must not be negative, not {offset}")
-        with self._open(name, start=offset) as storage:
+        with self._open(name, prefetch=offset == 0) as storage:
             made = None
             if out is None:
                 framework = framework_of(framework)
@@ -203,12 +203,12 @@ class ObjectClient:
 
     def get_bytes(self, name: str) -> bytes:
         """Returns the bytes of an object."""
-        with self._open(name, start=0) as storage:
+        with self._open(name, prefetch=True) as storage:
             return self._read(storage, 0, storage.length)
 
     def get_bytes_range(self, name: str, offset: int, length: int) -> bytes:
         """Returns `length` bytes of an object from `offset` on, or fewer if it ends before."""
-        with self._open(name, start=offset) as storage:
+        with self._open(name, prefetch=offset == 0) as storage:
             return self._read(storage, offset, max(0, min(length, storage.length - offset)))
 
     def _read(self, storage: Storage, offset: int, length: int) -> bytes:

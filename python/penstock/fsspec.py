@@ -109,7 +109,7 @@ class PenstockFileSystem(AbstractFileSystem):
                  **_: Any) -> bytes:
         """Returns the bytes of an object, or a part of them; negative limits count from the end."""
         path = self._strip_protocol(path)
-        with self.client._open(path, start=start or 0) as storage:
+        with self.client._open(path, prefetch=not start) as storage:
             first, last, _step = slice(start, end).indices(storage.length)
             return self.client._read(storage, first, max(0, last - first))
 
@@ -186,7 +186,7 @@ class PenstockFile(AbstractBufferedFile):
         self._process = 0  # The process that opened the storage. A child of fork cannot use it.
         self.fs, self.path, self.mode = fs, path, mode  # _opened needs them before the base.
         if mode == "rb" and size is None:
-            size = self._opened(start=0).length
+            size = self._opened(prefetch=True).length
         super().__init__(fs, path, mode, block_size, autocommit, cache_type, cache_options, size,
                          **kwargs)
         if mode == "xb":
@@ -197,10 +197,10 @@ class PenstockFile(AbstractBufferedFile):
                 self.closed = True  # The base's finalizer would write an empty object.
                 raise
 
-    def _opened(self, length: Optional[int] = None, start: int = 1) -> Storage:
+    def _opened(self, length: Optional[int] = None, prefetch: bool = False) -> Storage:
         if self._storage is None or self.mode == "rb" and self._process != os.getpid():
             self._storage = self.fs.client._open(self.path, length, new=self.mode == "xb",
-                                                 start=start)
+                                                 prefetch=prefetch)
             self._process = os.getpid()
         return self._storage
 
@@ -209,8 +209,8 @@ class PenstockFile(AbstractBufferedFile):
 
     def _read(self, data: bytearray, start: int) -> bytearray:
         place = bytes_place(data)
-        self._opened(start=start).move(READING, segments_of(place, start, to_memory=True),
-                                       **self.fs.client._how)
+        self._opened(prefetch=start == 0).move(
+            READING, segments_of(place, start, to_memory=True), **self.fs.client._how)
         return data
 
     def _initiate_upload(self) -> None:
