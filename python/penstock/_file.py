@@ -233,7 +233,7 @@ class File:
         if code < 0:
             raise report_error(code, answer, self._storage.name)
         report = TransferReport()
-        report.fill(answer)
+        report.fill(answer, self._queue.rows)
         return report
 
     def _start(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,

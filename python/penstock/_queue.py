@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 import weakref
-from typing import Any, Dict, Generator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._lib import (PenstockError, call_for_handle, check, decode, ffi, lib, make_error,
                    open_holder)
@@ -32,6 +32,8 @@ WAIT_NS = 100_000_000
 FULL_SECONDS = 10.0
 # Maximum number of completions that one call takes.
 TAKEN_MAX = 64
+# Number of different rows of reports that row_cache remembers.
+ROWS_MAX = 64
 READING, WRITING = 0, 1  # PENSTOCK_READ, PENSTOCK_WRITE
 DURABLE, EXACT, EARLY = 1, 2, 0x10  # PENSTOCK_R_*
 
@@ -44,7 +46,7 @@ assert _REQ.size == ffi.sizeof("struct penstock_req")
 assert _LATE.size == ffi.sizeof("struct penstock_late")
 # The members of a struct penstock_report before its rows, and the members of a row. Reading each
 # member of a struct of cffi takes more time.
-_REPORT = struct.Struct("@NqQQQPPiQQQQi240sI")
+_REPORT = struct.Struct("@NqQQQPPiQQQQi240xI")
 _ROW = struct.Struct("@PQiPPQ")
 REPORT_SIZE = ffi.sizeof("struct penstock_report")
 assert _REPORT.size == ffi.offsetof("struct penstock_report", "paths")
@@ -77,20 +79,17 @@ class TransferReport:
         self.paths: Dict[str, int] = {}
         self.reasons: Dict[str, str] = {}
 
-    def fill(self, r: Any) -> None:
-        """Sets the attributes from `r`, a pointer to a struct penstock_report."""
+    def fill(self, r: Any, rows: "Rows") -> None:
+        """Sets the attributes from `r`, a pointer to a struct penstock_report. `rows` is the result
+        of row_cache for the storage."""
         data = ffi.buffer(r, REPORT_SIZE)
-        (_, _, self.bytes, start, end, path, engine, _, copied, _, _, self.retries, _, _,
+        (_, _, self.bytes, start, end, path, engine, _, copied, _, _, self.retries, _,
          count) = _REPORT.unpack_from(data)
         self.seconds, self.path, self.engine = (end - start) / 1e9, _constant(path), \
             _constant(engine)
         self.cpu_copies = copied / self.bytes if self.bytes else 0.0
-        for name, moved, why, text, _, _ in _ROW.iter_unpack(
-                data[_REPORT.size:_REPORT.size + count * _ROW.size]):
-            if moved:
-                self.paths[_constant(name)] = moved
-            if why:
-                self.reasons[_constant(name)] = _text(text)
+        paths, reasons = rows(data[_REPORT.size:_REPORT.size + count * _ROW.size])
+        self.paths, self.reasons = paths.copy(), reasons.copy()
 
     def __repr__(self) -> str:
         return (f"penstock.TransferReport({self.bytes} bytes in {self.seconds:.3f} s by "
@@ -114,6 +113,27 @@ def _constant(address: int) -> str:
     if found is None:
         found = _constants[address] = _text(address)
     return found
+
+
+# Returns the paths and the reasons of the rows of a struct penstock_report.
+Rows = Callable[[bytes], Tuple[Dict[str, int], Dict[str, str]]]
+
+
+def row_cache() -> Rows:
+    """Returns a function of the type Rows that remembers what it has returned, for the reports of
+    one storage. Most of them have equal rows. The library neither changes nor frees the texts of
+    rows until the storage or the device is closed, and this package closes no device."""
+    return functools.lru_cache(maxsize=ROWS_MAX)(_read_rows)
+
+
+def _read_rows(data: bytes) -> Tuple[Dict[str, int], Dict[str, str]]:
+    paths, reasons = {}, {}
+    for name, moved, why, text, _, _ in _ROW.iter_unpack(data):
+        if moved:
+            paths[_constant(name)] = moved
+        if why:
+            reasons[_constant(name)] = _text(text)
+    return paths, reasons
 
 
 def refusal(code: int, name: str) -> PenstockError:
@@ -319,6 +339,9 @@ class Queue:
         name: the storage's name for messages.
         requests, segments: the maximum number of requests in flight, and of one request's segments.
 
+    Attributes:
+        rows: the row_cache for reports of the storage.
+
     If a Queue is dropped without close(), its requests are cancelled. The queue and the memory of
     its requests are freed after that.
 
@@ -327,7 +350,7 @@ class Queue:
     """
 
     def __init__(self, storage: Any, name: str, requests: int, segments: int) -> None:
-        self.name, self._storage = name, storage
+        self.name, self._storage, self.rows = name, storage, row_cache()
         limits = ffi.new("struct penstock_queue_opts *")
         limits.size = ffi.sizeof("struct penstock_queue_opts")
         limits.requests_max, limits.segs_max = requests, segments
@@ -497,7 +520,7 @@ class Queue:
                                                             self.name)
             if transfer is not None:
                 report = TransferReport()
-                report.fill(done.report)
+                report.fill(done.report, self.rows)
                 transfer.finish(report, error)
         self._pending.pop(number, None)
 

@@ -78,6 +78,19 @@ class Ranges(unittest.TestCase):
                 self.assertEqual(sum(report.paths.values()), len(out))
         self.assertTrue(file.closed)
 
+    def test_reports(self):
+        """Equal reads have equal reports, and a change of one report changes no other."""
+        out = numpy.zeros(100, numpy.uint8)
+        with penstock.File(path()) as file:
+            first = file.read(out)
+            paths, reasons = dict(first.paths), dict(first.reasons)
+            self.assertEqual(sum(paths.values()), 100)
+            self.assertTrue(all(reasons.values()))
+            first.paths.clear()
+            first.reasons["staged"] = "changed"
+            for report in (file.read(out), file.read_async(out).result()):
+                self.assertEqual((report.paths, report.reasons), (paths, reasons))
+
     def test_tensors(self):
         """Reads tensors with gaps between their rows, lists of tensors, and parts of a tensor."""
         with penstock.File(path()) as file:
