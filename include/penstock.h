@@ -1197,8 +1197,8 @@ struct penstock_report_path {
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
 	/* Sentence that explains `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such
-	 * as whether a server writes to host memory or to GPU memory, or "". Valid as long as the
-	 * report is valid. */
+	 * as whether a server writes to host memory or to GPU memory, or "". Valid and unchanged
+	 * until the storage or the device is closed. */
 	const char *text;
 	const char *engine;    /* engine ("uring" or "threads") that made the path's system calls;
 				* "none" if there were none. If there were several engines, the

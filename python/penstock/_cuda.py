@@ -104,14 +104,14 @@ def stream_handle(stream: Any) -> int:
         raise TypeError(f"an object of type {type(stream).__name__} is not a CUDA stream") from None
 
 
-def is_capturing(stream: int, index: int) -> bool:
-    """Returns whether a stream of GPU `index` is being captured into a CUDA graph. `stream` is the
-    stream's handle."""
+def is_capturing(stream: int, device: str) -> bool:
+    """Returns whether a stream is being captured into a CUDA graph. `stream` is the stream's
+    handle, and `device` the library's name of its GPU, such as "cuda:0"."""
     status = ctypes.c_int(0)
     arguments = ctypes.c_void_p(stream), ctypes.byref(status)
     # Older drivers need a current context, which this thread may lack.
     if _libcuda().cuStreamIsCapturing(*arguments):
-        with _primary_context(index):
+        with _primary_context(int(device.partition(":")[2])):
             if _libcuda().cuStreamIsCapturing(*arguments):
                 return False  # The library's own call will fail and say why.
     return status.value != 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import operator
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from ._cuda import is_capturing, stream_handle, synchronize_all
 from ._lib import PenstockError, ffi, lib
@@ -17,7 +17,7 @@ from ._model import CLASSES, EFFORTS, PathLike
 from ._part import Segment
 from ._queue import (DURABLE, EARLY, EXACT, READING, REPORT_SIZE, WRITING, Late, LateValues, Queue,
                      Transfer, TransferReport, pack_request, report_error)
-from ._tensor import Place, place_of
+from ._tensor import place_of
 from ._transfer import CREATE, WRITE, Storage, segments_of
 
 # Limits of the queue. The C library allows no more than 16 Mi requests times segments.
@@ -81,12 +81,12 @@ class File:
                              "ObjectClient writes objects")
         # The query of a URL can be long, and errors do not need it.
         shown = self.name if self._local else self.name.partition("?")[0]
-        self._how: Dict[str, Any] = {"require": require, "effort": effort}
         flags = (WRITE if self._writable else 0) | (CREATE if create else 0)
         self._storage = Storage(path, shown, flags, length)
         if length:
             self._storage.commit(durable=False)  # Sets the length of a created file.
-        self._queue = Queue(self._storage.handle, shown, REQUESTS_MAX, SEGMENTS_MAX)
+        self._queue = Queue(self._storage.handle, shown, REQUESTS_MAX, SEGMENTS_MAX,
+                            require=require, effort=effort)
 
     def __repr__(self) -> str:
         return f"penstock.File({self.name!r}, {'r+' if self._writable else 'r'!r})"
@@ -217,7 +217,7 @@ class File:
                 sum([s.row_bytes * s.rows for s in segments]) > SHORT_BYTES:
             transfer = Transfer(self._queue)
             try:
-                self._queue.submit(transfer, op, segments, keep, flags=flags, **self._how)
+                self._queue.submit(transfer, op, segments, keep, flags)
                 return transfer.result()
             finally:
                 transfer.abandon()  # Does nothing unless a signal handler has raised an exception.
@@ -225,15 +225,15 @@ class File:
         # While this function refers to the handle, close() in another thread does not close the
         # storage.
         handle = self._storage.handle
-        request, parts = pack_request(handle, op, segments, flags=flags, **self._how)
+        request = pack_request(handle, op, segments, flags, self._queue.codes)
         answer = ffi.new("struct penstock_report *")
         answer.size = REPORT_SIZE
         code = lib.penstock_transfer(request, answer)
-        del handle, parts, keep  # The transfer used them up to here.
+        del handle, keep  # The transfer used them up to here.
         if code < 0:
             raise report_error(code, answer, self._storage.name)
         report = TransferReport()
-        report.fill(answer)
+        report.fill(answer, self._queue.rows)
         return report
 
     def _start(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,
@@ -247,16 +247,15 @@ class File:
             _refuse_late(late)
             if synchronize:
                 synchronize_all({s.device for s in segments})
-            self._queue.submit(transfer, op, segments, keep, flags=flags, **self._how)
+            self._queue.submit(transfer, op, segments, keep, flags)
             return transfer
         handle, gpu = stream_handle(stream), segments[0].device if segments else "host"
-        captured = gpu.startswith("cuda:") and is_capturing(handle, int(gpu[5:]))
-        self._queue.submit(transfer, op, segments, keep, flags=flags, stream=handle, late=late,
-                           captured=captured, **self._how)
+        captured = gpu.startswith("cuda:") and is_capturing(handle, gpu)
+        self._queue.submit(transfer, op, segments, keep, flags, handle, captured, late)
         return transfer
 
     def _checked_segments(self, op: int, data: Any, offset: Any, length: Any, at: Any
-                          ) -> Tuple[List[Segment], Optional[LateValues], List[Place]]:
+                          ) -> Tuple[List[Segment], Optional[LateValues], Any]:
         """Returns what _segments returns, after checks of the mode and of the limit."""
         if op == WRITING and not self._writable:
             error = PenstockError(errno.EBADF, f"{self._storage.name}: the file is open with mode "
@@ -271,7 +270,7 @@ class File:
 
 
 def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
-              ) -> Tuple[List[Segment], Optional[LateValues], List[Place]]:
+              ) -> Tuple[List[Segment], Optional[LateValues], Any]:
     """Returns the segments of a transfer, its values that are read late, and the memory's owners.
     The arguments are those of File.read_async."""
     if isinstance(data, (list, tuple)):
@@ -288,11 +287,13 @@ def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
                 offsets.append(end)
                 end += place.nbytes
         return [segment for place, start in zip(places, offsets)
-                for segment in segments_of(place, start, to_memory=op == READING)], None, places
+                for segment in segments_of(place, start, to_memory=op == READING)], None, \
+            [place.keep for place in places]
     place = place_of(data)
     late = None
     if length is None and at == 0 and not isinstance(at, Late) and not isinstance(offset, Late):
-        return segments_of(place, _whole("offset", offset), to_memory=op == READING), None, [place]
+        return segments_of(place, _whole("offset", offset), to_memory=op == READING), None, \
+            place.keep
     if place.split() or not place.nbytes:
         raise ValueError("length, at and Late numbers need a contiguous tensor that is not empty")
     if isinstance(at, Late) and length is None:
@@ -308,7 +309,7 @@ def _segments(op: int, data: Any, offset: Any, length: Any, at: Any
     if any(value is not None for value in values):
         late = LateValues(values, place.nbytes - first)
     start = 0 if isinstance(offset, Late) else _whole("offset", offset)
-    return [Segment(start, whole.ptr + first, count, whole.device)], late, [place]
+    return [Segment(start, whole.ptr + first, count, whole.device)], late, place.keep
 
 
 def _is_sequence(value: Any) -> bool:

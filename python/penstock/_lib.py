@@ -365,10 +365,11 @@ def open_holder(device: str) -> Any:
     must find the device from the memory's address. torch regards mapped memory of a PCI device as
     "cpu". So in a process that has opened such a device ("peermem:..."), "host" may be wrong, and
     this function returns NULL for it."""
-    names = list(_devices)
-    if device == "host" and names != ["host"] and any(n.startswith("peermem:") for n in names):
-        return ffi.NULL
-    return open_device(device)
+    if device == "host":
+        names = list(_devices)
+        if names != ["host"] and any(n.startswith("peermem:") for n in names):
+            return ffi.NULL
+    return _devices.get(device) or open_device(device)
 
 
 def handle_name(handle: Any) -> str:

@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 import weakref
-from typing import Any, Dict, Generator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._lib import (PenstockError, call_for_handle, check, decode, ffi, lib, make_error,
                    open_holder)
@@ -32,19 +32,25 @@ WAIT_NS = 100_000_000
 FULL_SECONDS = 10.0
 # Maximum number of completions that one call takes.
 TAKEN_MAX = 64
+# Number of different rows of reports that row_cache remembers.
+ROWS_MAX = 64
 READING, WRITING = 0, 1  # PENSTOCK_READ, PENSTOCK_WRITE
 DURABLE, EXACT, EARLY = 1, 2, 0x10  # PENSTOCK_R_*
 
+# ffi takes less time for a type than for the type's name.
+_ADDRESS, _CHARS = ffi.typeof("uintptr_t"), ffi.typeof("char *")
+_ID, _REQUESTS = ffi.typeof("uint64_t *"), ffi.typeof("struct penstock_req[]")
 # The layouts of the structs that pack_request and LateValues.pack fill.
 _SEG = struct.Struct("@PPQQQQQQQP")
 _REQ = struct.Struct("@NPPIiiiIiQPPPPPN")
 _LATE = struct.Struct("@NPPPPQ")
-assert _SEG.size == ffi.sizeof("struct penstock_seg")
-assert _REQ.size == ffi.sizeof("struct penstock_req")
+_SEG_SIZE, _REQ_SIZE = _SEG.size, _REQ.size
+assert _SEG_SIZE == ffi.sizeof("struct penstock_seg")
+assert _REQ_SIZE == ffi.sizeof("struct penstock_req")
 assert _LATE.size == ffi.sizeof("struct penstock_late")
 # The members of a struct penstock_report before its rows, and the members of a row. Reading each
 # member of a struct of cffi takes more time.
-_REPORT = struct.Struct("@NqQQQPPiQQQQi240sI")
+_REPORT = struct.Struct("@NqQQQPPiQQQQi240xI")
 _ROW = struct.Struct("@PQiPPQ")
 REPORT_SIZE = ffi.sizeof("struct penstock_report")
 assert _REPORT.size == ffi.offsetof("struct penstock_report", "paths")
@@ -77,27 +83,23 @@ class TransferReport:
         self.paths: Dict[str, int] = {}
         self.reasons: Dict[str, str] = {}
 
-    def fill(self, r: Any) -> None:
-        """Sets the attributes from `r`, a pointer to a struct penstock_report."""
+    def fill(self, r: Any, rows: "Rows") -> None:
+        """Sets the attributes from `r`, a pointer to a struct penstock_report. `rows` is the result
+        of row_cache for the storage."""
         data = ffi.buffer(r, REPORT_SIZE)
-        (_, _, self.bytes, start, end, path, engine, _, copied, _, _, self.retries, _, _,
+        (_, _, self.bytes, start, end, path, engine, _, copied, _, _, self.retries, _,
          count) = _REPORT.unpack_from(data)
         self.seconds, self.path, self.engine = (end - start) / 1e9, _constant(path), \
             _constant(engine)
         self.cpu_copies = copied / self.bytes if self.bytes else 0.0
-        for name, moved, why, text, _, _ in _ROW.iter_unpack(
-                data[_REPORT.size:_REPORT.size + count * _ROW.size]):
-            if moved:
-                self.paths[_constant(name)] = moved
-            if why:
-                self.reasons[_constant(name)] = _text(text)
+        paths, reasons = rows(data[_REPORT.size:_REPORT.size + count * _ROW.size])
+        self.paths, self.reasons = paths.copy(), reasons.copy()
 
     def __repr__(self) -> str:
         return (f"penstock.TransferReport({self.bytes} bytes in {self.seconds:.3f} s by "
                 f"{self.path}, {self.cpu_copies:.2f} CPU copies)")
 
 
-_CHARS = ffi.typeof("char *")
 
 
 def _text(address: int) -> str:
@@ -114,6 +116,27 @@ def _constant(address: int) -> str:
     if found is None:
         found = _constants[address] = _text(address)
     return found
+
+
+# Returns the paths and the reasons of the rows of a struct penstock_report.
+Rows = Callable[[bytes], Tuple[Dict[str, int], Dict[str, str]]]
+
+
+def row_cache() -> Rows:
+    """Returns a function of the type Rows that remembers what it has returned, for the reports of
+    one storage. Most of them have equal rows. The library neither changes nor frees the texts of
+    rows until the storage or the device is closed, and this package closes no device."""
+    return functools.lru_cache(maxsize=ROWS_MAX)(_read_rows)
+
+
+def _read_rows(data: bytes) -> Tuple[Dict[str, int], Dict[str, str]]:
+    paths, reasons = {}, {}
+    for name, moved, why, text, _, _ in _ROW.iter_unpack(data):
+        if moved:
+            paths[_constant(name)] = moved
+        if why:
+            reasons[_constant(name)] = _text(text)
+    return paths, reasons
 
 
 def refusal(code: int, name: str) -> PenstockError:
@@ -187,8 +210,11 @@ class LateValues:
         """Returns a struct penstock_late, and the memory to which it refers. `result` is the cell
         for the result."""
         cells = [*self._cells, result]
-        at = [0 if cell is None else int(ffi.cast("uintptr_t", cell)) for cell in cells]
+        at = [0 if cell is None else int(ffi.cast(_ADDRESS, cell)) for cell in cells]
         return _LATE.pack(_LATE.size, *at, self._room), cells
+
+
+_NO_REPORT = TransferReport()
 
 
 class Transfer:
@@ -208,7 +234,7 @@ class Transfer:
     def __init__(self, queue: Optional["Queue"] = None) -> None:
         self.captured, self._queue, self._number = False, queue, 0
         self._cell: Any = None
-        self._done, self._report = False, TransferReport()
+        self._done, self._report = False, _NO_REPORT
         self._error: Optional[PenstockError] = None
         self._futures: List[Tuple[Any, Any]] = []  # Event loops, and their futures for this object.
 
@@ -304,10 +330,12 @@ def _set_future(future: Any) -> None:
 
 
 class _Pending(NamedTuple):
-    """A request in flight: a weak reference to its Transfer, the objects that own its memory, and
-    the cell for the library's id, which is 0 until the library has accepted the request."""
+    """A request in flight: a weak reference to its Transfer, the objects that own its memory, the
+    cells of its late values, and the cell for the library's id, which is 0 until the library has
+    accepted the request."""
     transfer: Any
     keep: Any
+    cells: Any
     ident: Any
 
 
@@ -318,6 +346,11 @@ class Queue:
         storage: the handle of the storage.
         name: the storage's name for messages.
         requests, segments: the maximum number of requests in flight, and of one request's segments.
+        require, effort: as in load_file.
+
+    Attributes:
+        rows: the row_cache for reports of the storage.
+        codes: the C library's numbers for `require` and `effort`.
 
     If a Queue is dropped without close(), its requests are cancelled. The queue and the memory of
     its requests are freed after that.
@@ -326,8 +359,10 @@ class Queue:
     lost by that: the next call of a method continues where the interrupted one ended.
     """
 
-    def __init__(self, storage: Any, name: str, requests: int, segments: int) -> None:
+    def __init__(self, storage: Any, name: str, requests: int, segments: int, *,
+                 require: str = "any", effort: str = "thrifty") -> None:
         self.name, self._storage = name, storage
+        self.rows, self.codes = row_cache(), (CLASSES[require], EFFORTS[effort])
         limits = ffi.new("struct penstock_queue_opts *")
         limits.size = ffi.sizeof("struct penstock_queue_opts")
         limits.requests_max, limits.segs_max = requests, segments
@@ -342,8 +377,10 @@ class Queue:
         check(code, name, has_place=False)
         self._numbers = itertools.count(1)
         self._errors: Dict[int, PenstockError] = {}  # Those that no caller has received.
-        # The lock of all members. No thread holds it while it waits in the library.
-        self._changed = threading.Condition()
+        # The lock of all members. No thread holds it while it waits in the library. `with` takes
+        # less time for a lock than for its condition.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._taking: Optional[int] = None  # The thread that takes completions. Only one may.
         self._taken = ffi.new("struct penstock_done[]", min(requests, TAKEN_MAX))
         self._left = 0  # How many entries of self._taken may not have been passed on.
@@ -353,12 +390,13 @@ class Queue:
 
     def unlock_in_child(self) -> None:
         """Replaces the lock in a child of fork. The thread that held it may not exist there."""
-        self._changed, self._taking = threading.Condition(), None
+        self._lock, self._taking = threading.RLock(), None
+        self._changed = threading.Condition(self._lock)
 
     def close(self) -> None:
         """Cancels the requests in flight, waits for those that have started, and closes the
         queue."""
-        with self._changed:
+        with self._lock:
             handle, self._handle = self._handle, None  # From here on, no thread starts to take.
             if handle is not None:
                 try:
@@ -378,8 +416,8 @@ class Queue:
             self._pending.clear()
             self._changed.notify_all()
 
-    def submit(self, transfer: Transfer, op: int, segments: Sequence[Segment], keep: Any, *,
-               flags: int, require: str, effort: str, stream: int = 0, captured: bool = False,
+    def submit(self, transfer: Transfer, op: int, segments: Sequence[Segment], keep: Any,
+               flags: int, stream: int = 0, captured: bool = False,
                late: Optional[LateValues] = None) -> None:
         """Submits the request of a Transfer. `keep` are the objects that own the memory.
 
@@ -389,47 +427,51 @@ class Queue:
         if not segments:
             transfer.finish(TransferReport(), None)
             return
-        cell = ffi.new("int64_t *", _NOT_REPLAYED) if stream else None
-        late_struct, cells = (late or LateValues()).pack(cell) if stream else (b"", None)
         number = next(self._numbers)
+        cell = ffi.new("int64_t *", _NOT_REPLAYED) if captured else None
+        values, cells = b"", None
+        if captured or late is not None:
+            values, cells = (late or LateValues()).pack(cell)
         transfer.begin(number, captured, cell)
         if captured:
             _captured.append(cells)
-        request = _Pending(weakref.ref(transfer), (keep, cells), ffi.new("uint64_t *"))
-        begun, in_flight = time.monotonic(), len(self._pending)
+        request = _Pending(weakref.ref(transfer), keep, cells, ffi.new(_ID))
+        begun, in_flight = 0.0, 0  # The time since which no request has completed, or 0.
         while True:
             batches = self._batches
-            if self._submit(request, number, op, segments, flags=flags, require=require,
-                            effort=effort, stream=stream, late=late_struct,
-                            is_last=time.monotonic() - begun > FULL_SECONDS):
+            is_last = begun > 0 and time.monotonic() - begun > FULL_SECONDS
+            if self._submit(request, number, is_last, op, segments, flags, self.codes, stream,
+                            values, number):
                 break
+            if not begun:
+                begun, in_flight = time.monotonic(), len(self._pending)
             if self._pending:
                 self._take(WAIT_NS, batches)
             else:  # Requests of other queues are in flight on the device.
                 time.sleep(0.001)
             if len(self._pending) < in_flight or not stream:
                 begun, in_flight = time.monotonic(), len(self._pending)
-        self.take()
 
-    def _submit(self, request: _Pending, number: int, *args: Any, is_last: bool, **how: Any
-                ) -> bool:
-        """Submits a request. Returns False if too many are in flight, but with `is_last` raises an
-        error. The other arguments are those of pack_request."""
-        with self._changed:
+    def _submit(self, request: _Pending, number: int, is_last: bool, *args: Any) -> bool:
+        """Submits a request, and takes the completions that are there. Returns False if too many
+        requests are in flight, but with `is_last` raises an error. The other arguments are those of
+        pack_request after the storage."""
+        with self._lock:
             if self._handle is None:
                 raise ValueError(f"{self.name}: the file is closed")
-            packed, parts = pack_request(self._storage, *args, user=number, **how)
+            packed = pack_request(self._storage, *args)
             try:
                 self._pending[number] = request
                 code = int(lib.penstock_submit(self._handle, packed, 1, request.ident))
             finally:  # A signal handler can raise after the library has accepted the request.
                 if not request.ident[0]:
                     self._pending.pop(number, None)
-            del parts  # The library has copied the request.
             if code == -errno.EAGAIN and not is_last:
                 return False
             if code < 0:
                 raise refusal(code, self.name)
+            if self._taking is None:  # While this thread has the lock, no other can start to take.
+                self._take_now(0)
         return True
 
     def take(self) -> None:
@@ -444,7 +486,7 @@ class Queue:
         me = threading.get_ident()
         before = me if self._taking == me else None  # A signal handler may call this inside itself.
         try:
-            with self._changed:
+            with self._lock:
                 if self._batches != batches:
                     return
                 if self._handle is None or self._taking not in (None, me):
@@ -452,32 +494,36 @@ class Queue:
                         self._changed.wait(timeout_ns / 1e9)
                     return
                 self._taking = me
-            if self._left:  # An interrupted call left them.
-                self._pass_on(self._left)
-                timeout_ns = 0
-            count = most = len(self._taken)
-            while count == most and self._handle is not None:
-                # If a signal handler raises as the call returns, the count is unknown.
-                self._left = most
-                if timeout_ns:
-                    count = lib.penstock_wait(self._handle, self._taken, 1, most, timeout_ns)
-                else:
-                    count = lib.penstock_poll(self._handle, self._taken, most)
-                self._left = max(count, 0)
-                if count < 0:
-                    raise refusal(count, self.name)
-                self._pass_on(count)
-                timeout_ns = 0
+            self._take_now(timeout_ns)
         finally:
             if self._taking == me:
                 self._taking = before
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
+
+    def _take_now(self, timeout_ns: int) -> None:
+        """Takes completions. No other thread may do that meanwhile."""
+        if self._left:  # An interrupted call left them.
+            self._pass_on(self._left)
+            timeout_ns = 0
+        count = most = len(self._taken)
+        while count == most and self._handle is not None:
+            # If a signal handler raises as the call returns, the count is unknown.
+            self._left = most
+            if timeout_ns:
+                count = lib.penstock_wait(self._handle, self._taken, 1, most, timeout_ns)
+            else:
+                count = lib.penstock_poll(self._handle, self._taken, most)
+            self._left = max(count, 0)
+            if count < 0:
+                raise refusal(count, self.name)
+            self._pass_on(count)
+            timeout_ns = 0
 
     def _pass_on(self, count: int) -> None:
         """Passes completions to their Transfers, except those that were passed on before."""
         if count:
-            with self._changed:
+            with self._lock:
                 for i in range(count):
                     self._finish(self._taken[i])
                 self._left = 0
@@ -485,7 +531,7 @@ class Queue:
 
     def _finish(self, done: Any) -> None:
         """Passes a completion to its Transfer, if that has not been done."""
-        number = int(ffi.cast("uintptr_t", done.user))
+        number = int(ffi.cast(_ADDRESS, done.user))
         request = self._pending.get(number)
         if request is None:
             return
@@ -497,7 +543,7 @@ class Queue:
                                                             self.name)
             if transfer is not None:
                 report = TransferReport()
-                report.fill(done.report)
+                report.fill(done.report, self.rows)
                 transfer.finish(report, error)
         self._pending.pop(number, None)
 
@@ -523,7 +569,7 @@ class Queue:
             if not self._pending:
                 break
             self._take(WAIT_NS, batches)
-        with self._changed:
+        with self._lock:
             if self._errors:
                 error = self._errors[min(self._errors)]
                 self._errors.clear()
@@ -536,7 +582,7 @@ class Queue:
         """Waits in an asyncio program until a transfer has completed."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        with self._changed:
+        with self._lock:
             if self._handle is None:
                 return
             reader = self._readers.get(loop)
@@ -552,7 +598,7 @@ class Queue:
             if not transfer.done():
                 await future
         finally:
-            with self._changed:
+            with self._lock:
                 transfer._futures.remove((loop, future))
                 reader[1] -= 1
                 if not reader[1]:
@@ -564,12 +610,12 @@ class Queue:
     def forget_error(self, number: int) -> None:
         """Notes that a caller has received the error of request `number`."""
         if self._errors:
-            with self._changed:
+            with self._lock:
                 self._errors.pop(number, None)
 
     def cancel(self, number: int) -> bool:
         """Cancels request `number`. Returns whether it was in flight."""
-        with self._changed:
+        with self._lock:
             request = self._pending.get(number)
             if request is not None and self._handle is not None:
                 lib.penstock_cancel(self._handle, request.ident[0])
@@ -591,24 +637,26 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def pack_request(storage: Any, op: int, segments: Sequence[Segment], *, flags: int, require: str,
-                 effort: str, stream: int = 0, late: bytes = b"", user: int = 0) -> Tuple[Any, Any]:
-    """Returns a struct penstock_req, and an object that must live until the library has read the
-    struct. `user` is a number that the library returns in the completion. Packing bytes takes less
-    time than setting each member of a struct of cffi."""
-    holders: Dict[str, int] = {}
-    rows = []
+def pack_request(storage: Any, op: int, segments: Sequence[Segment], flags: int,
+                 codes: Tuple[int, int], stream: int = 0, late: bytes = b"", user: int = 0) -> Any:
+    """Returns a struct penstock_req, whose memory also contains the segments and `late`. `codes`
+    are those of a Queue, and `user` is a number that the library returns in the completion. Packing
+    bytes takes less time than setting each member of a struct of cffi."""
+    end = _REQ_SIZE + len(segments) * _SEG_SIZE
+    memory = bytearray(end + len(late))
+    request = ffi.from_buffer(_REQUESTS, memory)
+    base, at, last, holder = int(ffi.cast(_ADDRESS, request)), _REQ_SIZE, None, 0
+    _REQ.pack_into(memory, 0, _REQ_SIZE, int(ffi.cast(_ADDRESS, storage)), base + _REQ_SIZE,
+                   len(segments), op, *codes, flags, 0, 0, 0, user, 0, stream,
+                   base + end if late else 0, 0)
     for off, ptr, row_bytes, device, count, pitch, ptr_pitch, room in segments:
-        holder = holders.get(device)
-        if holder is None:
-            holder = holders[device] = int(ffi.cast("uintptr_t", open_holder(device)))
-        rows.append(_SEG.pack(ptr, holder, 0, off, row_bytes, count, pitch, ptr_pitch, room, 0))
-    table, values = ffi.from_buffer(b"".join(rows)), ffi.from_buffer(late) if late else ffi.NULL
-    packed = _REQ.pack(_REQ.size, int(ffi.cast("uintptr_t", storage)),
-                       int(ffi.cast("uintptr_t", table)), len(segments), op, CLASSES[require],
-                       EFFORTS[effort], flags, 0, 0, 0, user, 0, stream,
-                       int(ffi.cast("uintptr_t", values)), 0)
-    return ffi.from_buffer("struct penstock_req[]", packed), (table, values)
+        if device != last:
+            last, holder = device, int(ffi.cast(_ADDRESS, open_holder(device)))
+        _SEG.pack_into(memory, at, ptr, holder, 0, off, row_bytes, count, pitch, ptr_pitch, room, 0)
+        at += _SEG_SIZE
+    if late:
+        memory[end:] = late
+    return request
 
 
 __all__ = ["DURABLE", "EARLY", "EXACT", "READING", "WRITING", "Late", "LateValues", "Queue",

@@ -434,8 +434,13 @@ class Place:
         return d
 
 
+# device_name for the devices of torch tensors. The device of a tensor on a GPU has the GPU's index,
+# so its name never changes.
+_torch_device_name = functools.lru_cache(maxsize=256)(device_name)
+
+
 def _torch_place(value: Any) -> Place:
-    if str(value.layout) != "torch.strided" or value.device.type == "meta":
+    if str(value.layout) != "torch.strided" or value.is_meta:
         raise ValueError("the tensor is sparse or has no memory (meta); make it dense first")
     if value.is_conj() or value.is_neg():
         raise ValueError("the tensor is a conjugate or negative view, whose memory holds other "
@@ -447,8 +452,8 @@ def _torch_place(value: Any) -> Place:
         shape[-1] *= 2
         if not value.is_contiguous():
             raise ValueError("the tensor has dtype F4 and is not contiguous; make it contiguous")
-        return Place(value.data_ptr(), shape, None, dtype, device_name(value.device), value)
-    return Place(value.data_ptr(), shape, strides, dtype, device_name(value.device), value)
+        return Place(value.data_ptr(), shape, None, dtype, _torch_device_name(value.device), value)
+    return Place(value.data_ptr(), shape, strides, dtype, _torch_device_name(value.device), value)
 
 
 def _interface_place(value: Any, view: Dict[str, Any], device: str) -> Place:

@@ -123,11 +123,11 @@ class Storage:
         """Reads or writes segments, and returns when all their bytes have arrived. With `exact`, a
         read beyond the end is an error."""
         synchronize_all({s.device for s in segments})
-        queue = Queue(self.handle, self.name, 1, len(segments) or 1)
+        queue = Queue(self.handle, self.name, 1, len(segments) or 1, require=require,
+                      effort=effort)
         try:
             transfer = Transfer(queue)
-            queue.submit(transfer, op, segments, None, flags=EXACT if exact else 0, require=require,
-                         effort=effort)
+            queue.submit(transfer, op, segments, None, EXACT if exact else 0)
             return transfer.result()
         finally:
             queue.close()  # Cancels a request that has not completed.
@@ -138,14 +138,15 @@ def segments_of(place: Place, off: int, *, to_memory: bool) -> List[Segment]:
     from `off` on. Raises ValueError if the tensor is read-only, or consists of more than PIECES_MAX
     pieces in memory.
 
-    Segments have only addresses. The Place keeps the memory, so the caller must keep the Place
+    Segments have only addresses. place.keep owns the memory, so the caller must keep that object
     until the transfer has ended."""
     if to_memory and not place.writable:
         raise ValueError("the destination is read-only")
-    if not place.nbytes:
+    nbytes = place.nbytes
+    if not nbytes:
         return []
     if not place.split():
-        return [Segment(off, place.ptr, place.nbytes, place.device)]
+        return [Segment(off, place.ptr, nbytes, place.device)]
     size = BITS[place.dtype] // 8
     found = None
     if size and all(stride % size == 0 for stride in place.strides):

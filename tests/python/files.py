@@ -12,6 +12,7 @@ import gc
 import os
 import pickle
 import random
+import select
 import shutil
 import signal
 import sys
@@ -77,6 +78,19 @@ class Ranges(unittest.TestCase):
                 self.assertEqual(report.bytes, len(out))
                 self.assertEqual(sum(report.paths.values()), len(out))
         self.assertTrue(file.closed)
+
+    def test_reports(self):
+        """Equal reads have equal reports, and a change of one report changes no other."""
+        out = numpy.zeros(100, numpy.uint8)
+        with penstock.File(path()) as file:
+            first = file.read(out)
+            paths, reasons = dict(first.paths), dict(first.reasons)
+            self.assertEqual(sum(paths.values()), 100)
+            self.assertTrue(all(reasons.values()))
+            first.paths.clear()
+            first.reasons["staged"] = "changed"
+            for report in (file.read(out), file.read_async(out).result()):
+                self.assertEqual((report.paths, report.reasons), (paths, reasons))
 
     def test_tensors(self):
         """Reads tensors with gaps between their rows, lists of tensors, and parts of a tensor."""
@@ -259,6 +273,22 @@ class Transfers(unittest.TestCase):
                 one.result()
         for i, out in enumerate(outs):
             self.assertTrue(numpy.array_equal(out, BYTES[i * 512:(i + 1) * 512]))
+
+    def test_submit_takes(self):
+        """A submit takes completions, but not while another thread takes them."""
+        out = numpy.zeros(100, numpy.uint8)
+        with penstock.File(path()) as file:
+            with unittest.mock.patch.object(file._queue, "_taking", -1):
+                first = file.read_async(out)
+                select.select([lib.penstock_queue_fd(file._queue._handle)], [], [], 60)
+                file.read_async(out)
+                self.assertFalse(first._done)
+            for _ in range(500):  # Fewer than fill the queue.
+                if first._done:
+                    break
+                time.sleep(0.01)
+                file.read_async(out)
+            self.assertTrue(first._done)
 
     def test_dropped(self):
         """The file keeps the memory of a transfer, and sync raises the error that nobody has asked
@@ -555,6 +585,24 @@ class Streams(unittest.TestCase):
             self.assertEqual(write.result(timeout=60).bytes, 2 * BLOCK)
         self.assertTrue(numpy.array_equal(contents("copy")[100:], BYTES[4096:4096 + 2 * BLOCK]))
 
+    def test_kept(self):
+        """The file keeps the tensors of a transfer until the transfer has completed."""
+        stream = Stream()
+        with penstock.File(path()) as file:
+            stream.block()
+            alive = []
+            for wrap, length in ((lambda one: one, None), (lambda one: one, 50),
+                                 (lambda one: [one, one], None)):
+                block = gpu(100)
+                alive.append(weakref.ref(block))
+                file.read_async(wrap(block), stream=stream, length=length)
+                del block
+            gc.collect()
+            kept = [ref() is not None for ref in alive]
+            stream.release()
+            file.sync()
+            self.assertEqual((kept, [ref() for ref in alive]), ([True] * 3, [None] * 3))
+
     def test_early(self):
         """Early reads of many blocks arrive in stream order."""
         stream = Stream()
@@ -679,7 +727,7 @@ class Streams(unittest.TestCase):
 
             with unittest.mock.patch.object(_queue, "lib", Library()), \
                     unittest.mock.patch.object(_queue.Queue, "_take", waits):
-                file._queue._pending[0] = _queue._Pending(lambda: None, None, [0])
+                file._queue._pending[0] = _queue._Pending(lambda: None, None, None, [0])
                 with self.assertRaises(KeyboardInterrupt):
                     file.read_async(block, 0, stream=stream)
                 del file._queue._pending[0]
