@@ -17,14 +17,18 @@
 /* Maximum time in seconds for an abort. A server that does not answer must not keep the program
  * from exiting. */
 #define ABORT_S 5
+/* Maximum number of requests of an abort. A server that has received a part may store it after the
+ * abort, and then keeps it until another abort (AWS's page of AbortMultipartUpload). So an abort
+ * that has cancelled parts repeats its request until the upload does not exist. */
+#define REQUESTS_MAX 3
 
-/* Asks the server to abort the multipart upload, which removes its parts. */
-static int parts_drop(struct pst_object_upload *up, const struct penstock_end_opts *limits,
-		      struct pst_err *err)
+/* Sends one request to abort the multipart upload, which removes its parts. Sets *gone if the
+ * upload does not exist any more. */
+static int abort_ask(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+		     bool *gone, struct pst_err *err)
 {
 	struct pst_object_call *call = calloc(1, sizeof(*call));
 	char query[UPLOAD_QUERY_MAX];
-	struct pst_err why;
 	int ret;
 
 	if (!call)
@@ -33,10 +37,26 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 	pst_object_call_init(call, up->place, "DELETE", query);
 	call->deadline_s = ABORT_S;
 	call->limits = limits;
-	ret = pst_object_call_run(call, &why);
-	/* status 404: the upload does not exist any more, because it was aborted or completed */
-	if (!ret && call->http.head.status != 404)
-		ret = pst_object_call_result(call, "abort an upload", &why);
+	ret = pst_object_call_run(call, err);
+	*gone = !ret && call->http.head.status == 404;
+	if (!ret && !*gone)
+		ret = pst_object_call_result(call, "abort an upload", err);
+	pst_object_call_clear(call);
+	free(call);
+	return ret;
+}
+
+/* Asks the server to remove the parts that it has received. */
+static int parts_drop(struct pst_object_upload *up, const struct penstock_end_opts *limits,
+		      struct pst_err *err)
+{
+	unsigned requests = up->cut ? REQUESTS_MAX : 1;
+	struct pst_err why;
+	bool gone = false;
+	int ret = 0;
+
+	for (unsigned i = 0; i < requests && !gone && !ret; i++)
+		ret = abort_ask(up, limits, &gone, &why);
 	if (!ret) {
 		up->id_state = ID_NONE;
 	} else {
@@ -49,8 +69,6 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 		pst_log(PST_LOG_WARN, "object", "%s: the server may keep upload ID %s",
 			up->place->url.name, up->id);
 	}
-	pst_object_call_clear(call);
-	free(call);
 	return ret;
 }
 

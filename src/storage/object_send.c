@@ -512,6 +512,7 @@ void pst_object_send_stop(struct pst_object_upload *up)
 	}
 	if (up->id_state == ID_ASKED && pst_http_cancel(&up->create.http))
 		up->id_state = ID_NONE;
+	up->cut |= up->sending > 0;
 	while (up->sending || up->summing || up->working || up->id_state == ID_ASKED)
 		pthread_cond_wait(&up->changed, &up->lock);
 	pthread_mutex_unlock(&up->lock);

@@ -102,6 +102,7 @@ struct pst_object_upload {
 	uint64_t part_bytes;
 	bool must_be_new, ended;
 	bool stopping; /* set by an abort: no further part is sent */
+	bool cut;      /* an abort has cancelled parts that were being sent */
 	uint64_t end;  /* offset after the last byte that was written */
 	struct part *parts[PARTS_MAX];
 	struct sent sent[PARTS_MAX];
