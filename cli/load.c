@@ -214,7 +214,7 @@ static void print_json(const struct loading *l)
 	json_text(&j, "model", l->a->model);
 	json_int(&j, "files", l->files);
 	json_int(&j, "tensors", (int64_t)l->tensors);
-	json_int(&j, "bytes", (int64_t)l->report.read);
+	json_int(&j, "bytes", (int64_t)l->tally.bytes);
 	json_int(&j, "delivered", (int64_t)l->report.bytes);
 	json_int(&j, "device_bytes", (int64_t)l->report.device_bytes);
 	json_real(&j, "seconds", l->took);

@@ -102,7 +102,6 @@ static void merge_rank(struct loading *l, const struct loading *r, unsigned rank
 	l->total += r->total;
 	l->took = r->took > l->took ? r->took : l->took;
 	l->verified = (l->verified || !rank) && r->verified;
-	l->report.read += r->report.read;
 	l->report.bytes += r->report.bytes;
 	l->report.device_bytes += r->report.device_bytes;
 	tally_merge(&l->tally, &r->tally);

@@ -254,9 +254,9 @@ def case_client_bench_upload_stopped(t):
         while time.monotonic() < until and not t.s3.list_multipart_uploads(
                 Bucket=t.bucket).get("Uploads"):
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=60)[1]
-    same((process.returncode, said), (130, "penstock: stopped by Interrupt\n"), "bench")
+    same((process.returncode, said), (143, "penstock: stopped by Terminated\n"), "bench")
     t.absent("k")
     uploads = t.s3.list_multipart_uploads(Bucket=t.bucket).get("Uploads", [])
     same([item["Key"] for item in uploads], [], "uploads in progress")
