@@ -19,8 +19,9 @@
 #include "progress.h"
 #include "stop.h"
 
-/* Longest time in ns between two updates of the progress line. */
-#define PROGRESS_NS 200000000
+/* Longest time in ns until the run notices a signal, and between two updates of the progress
+ * line. */
+#define WAIT_NS 200000000
 
 struct bench_state {
 	const struct bench_args *a;
@@ -33,9 +34,10 @@ struct bench_state {
 	bool by_cache;
 	bool once; /* whether the run ends when it has transferred each block once */
 	double *begun; /* start time of the request in each slot (request in flight) */
-	/* slots[i] is i. The request in slot i has the address of slots[i] as its `user` value,
-	 * which identifies the slot when the request completes. */
-	unsigned *slots, slots_busy;
+	/* ids[i] is the ID of the request in slot i, or 0. The request has the address of ids[i] as
+	 * its `user` value, which identifies the slot when the request completes. */
+	uint64_t *ids;
+	unsigned slots_busy;
 	struct bench_result *out;
 	double begun_s, until, shown;
 	bool failed;
@@ -243,9 +245,9 @@ static void slot_submit(struct bench_state *r, unsigned slot)
 	req.path = r->a->path;
 	/* if the file shrinks, a short read must fail */
 	req.flags = PENSTOCK_R_EXACT;
-	req.user = &r->slots[slot];
+	req.user = &r->ids[slot];
 	r->begun[slot] = seconds();
-	if (penstock_submit(r->q, &req, 1, NULL) == 1) {
+	if (penstock_submit(r->q, &req, 1, &r->ids[slot]) == 1) {
 		r->slots_busy++;
 		return;
 	}
@@ -258,19 +260,20 @@ static void slot_submit(struct bench_state *r, unsigned slot)
 
 static void slot_done(struct bench_state *r, const struct penstock_done *done)
 {
-	unsigned slot = *(unsigned *)done->user;
+	unsigned slot = (unsigned)((uint64_t *)done->user - r->ids);
 	unsigned b = bucket_of((seconds() - r->begun[slot]) * 1e6);
 
 	r->slots_busy--;
+	r->ids[slot] = 0;
 	if (done->result < 0) {
-		if (!r->failed) {
+		if (!r->failed && !stop_signal) {
 			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s%s",
 				 r->a->write ? "writing" : "reading", r->a->storage,
 				 done->report->text,
 				 advice_for(done->report->why, done->report->text));
 			r->out->refused = class_is_refused(r->a, done->report->why);
 		}
-		r->failed = true;
+		r->failed |= !stop_signal;
 		return;
 	}
 	tally_add(&r->out->tally, done->report);
@@ -305,7 +308,7 @@ static void run_commit(struct bench_state *r)
 	opts.durable = 1;
 	opts.stop = &stop_signal;
 	if (!penstock_commit_with(r->st, &opts)) {
-		parts_get(&r->out->parts, r->st);
+		parts_get(&r->out->parts, r->st, r->dev);
 		return;
 	}
 	r->failed = true;
@@ -316,23 +319,35 @@ static void run_commit(struct bench_state *r)
 			 advice_for(penstock_errwhy(), penstock_errmsg()));
 }
 
+/* Cancels all requests. A request to a server may otherwise take minutes to end. */
+static void slots_cancel(struct bench_state *r)
+{
+	for (unsigned i = 0; i < r->a->depth; i++)
+		if (r->ids[i])
+			penstock_cancel(r->q, r->ids[i]);
+}
+
 static void run_requests(struct bench_state *r)
 {
 	struct penstock_done *done = calloc(r->a->depth, sizeof(*done));
 	double cpu = cpu_seconds(), begun = seconds();
+	bool cancelled = false;
 
 	r->shows = !r->a->quiet && isatty(STDERR_FILENO);
 	r->begun_s = begun;
 	r->until = begun + r->a->runtime;
 	for (unsigned i = 0; i < r->a->depth && (!i || run_continues(r)); i++) {
-		r->slots[i] = i;
 		slot_submit(r, i);
 	}
 	while (r->slots_busy) {
-		int n = penstock_wait(r->q, done, 1, r->a->depth, r->shows ? PROGRESS_NS : -1);
+		int n = penstock_wait(r->q, done, 1, r->a->depth, WAIT_NS);
 
 		for (int i = 0; i < n; i++)
 			slot_done(r, &done[i]);
+		if (stop_signal && !cancelled) {
+			cancelled = true;
+			slots_cancel(r);
+		}
 		run_progress(r);
 	}
 	if (stop_signal && !r->failed) {
@@ -465,8 +480,8 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 
 	memset(out, 0, sizeof(*out));
 	r.begun = calloc(a->depth, sizeof(*r.begun));
-	r.slots = calloc(a->depth, sizeof(*r.slots));
-	ret = r.begun && r.slots ? run_open(&r) : -1;
+	r.ids = calloc(a->depth, sizeof(*r.ids));
+	ret = r.begun && r.ids ? run_open(&r) : -1;
 	if (ret && !out->error[0])
 		snprintf(out->error, sizeof(out->error), "%s%s", penstock_errmsg(),
 			 advice_for(penstock_errwhy(), penstock_errmsg()));
@@ -485,7 +500,7 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	penstock_close(r.st);
 	penstock_device_close(r.dev);
 	free(r.begun);
-	free(r.slots);
+	free(r.ids);
 	if (!out->error[0])
 		return 0;
 	return out->stopped ? out->stopped : out->refused ? EXIT_REFUSED : EXIT_FAILED;

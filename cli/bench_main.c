@@ -322,7 +322,7 @@ static void result_print(const struct bench_args *a, const struct bench_result *
 		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit->gb_per_s, limit->what,
 		       ours / limit->gb_per_s);
 	tally_print(stdout, "path", &r->tally);
-	parts_print(stdout, &r->parts, a->device);
+	parts_print(stdout, &r->parts);
 }
 
 /* Compares two limits. A limit that could not be measured is the lowest. */

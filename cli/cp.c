@@ -557,7 +557,7 @@ static void report_print(const struct copy *c, double took)
 				 "difference");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
-	parts_print(stdout, &c->parts, penstock_device_name(c->dev));
+	parts_print(stdout, &c->parts);
 }
 
 /* Renames a verified copy to the destination. With --durable, also makes the new name durable. */
@@ -612,7 +612,7 @@ static void copy_commit(struct copy *c)
 	opts.stop = &stop_signal;
 	c->committed = !c->temp;
 	if (!penstock_commit_with(c->to, &opts)) {
-		parts_get(&c->parts, c->to);
+		parts_get(&c->parts, c->to, c->dev);
 	} else if (stop_signal && penstock_errwhy() == PENSTOCK_WHY_CANCELLED) {
 		c->failed = true;
 		c->code = stop_text(c->text, sizeof(c->text));

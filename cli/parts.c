@@ -3,7 +3,8 @@
  * object. */
 #include "parts.h"
 
-void parts_get(struct parts *parts, const struct penstock_storage *st)
+void parts_get(struct parts *parts, const struct penstock_storage *st,
+	       const struct penstock_device *dev)
 {
 	struct penstock_storage_info info = {.size = sizeof(info)};
 
@@ -12,6 +13,7 @@ void parts_get(struct parts *parts, const struct penstock_storage *st)
 	parts->rdma = info.parts_rdma;
 	parts->http = info.parts_http;
 	parts->device = info.parts_device;
+	snprintf(parts->from, sizeof(parts->from), "%s", penstock_device_name(dev));
 	snprintf(parts->why, sizeof(parts->why), "%s", info.parts_why ? info.parts_why : "");
 }
 
@@ -28,12 +30,12 @@ void parts_json(struct json *j, const struct parts *parts)
 	json_end(j);
 }
 
-void parts_print(FILE *f, const struct parts *parts, const char *device)
+void parts_print(FILE *f, const struct parts *parts)
 {
 	if (!parts->rdma && !parts->http)
 		return;
 	fprintf(f, "  parts of the object: %u by RDMA", parts->rdma);
 	if (parts->device)
-		fprintf(f, " (%u out of the memory of %s)", parts->device, device);
+		fprintf(f, " (%u out of the memory of %s)", parts->device, parts->from);
 	fprintf(f, ", %u by HTTP%s%s\n", parts->http, parts->why[0] ? ": " : "", parts->why);
 }

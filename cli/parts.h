@@ -14,13 +14,15 @@
 struct parts {
 	unsigned rdma, device, http;
 	char why[PENSTOCK_TEXT_MAX];
+	char from[64]; /* name of the device */
 };
 
-/* Gets the numbers of a storage after its commit. */
-void parts_get(struct parts *parts, const struct penstock_storage *st);
-/* Adds the key "parts" to a JSON object, or prints a line. Both do nothing if there are no parts.
- * `device` is the name of the device whose memory the parts came from. */
+/* Gets the numbers of a storage after its commit. The bytes came from the memory of `dev`. */
+void parts_get(struct parts *parts, const struct penstock_storage *st,
+	       const struct penstock_device *dev);
+/* Adds the key "parts" to a JSON object, or prints a line. Both do nothing if there are no
+ * parts. */
 void parts_json(struct json *j, const struct parts *parts);
-void parts_print(FILE *f, const struct parts *parts, const char *device);
+void parts_print(FILE *f, const struct parts *parts);
 
 #endif
