@@ -340,8 +340,9 @@ PENSTOCK_API const char *penstock_errmsg(void);
  *			the reads have the class PENSTOCK_ANY. If an object of such a server is
  *			longer, the library discards these bytes, all reads go by S3 over RDMA,
  *			and the next open of an object of this server requests no first bytes.
- *			Without effect for writing, for a file, and if the URL or PENSTOCK_RDMA
- *			asks for S3 over RDMA (rdma=on, rdma=require, rdma-transports).
+ *			Without effect for writing, for a file, and with rdma=require. With
+ *			rdma=on or rdma-transports, without effect if the server may move the
+ *			bytes by S3 over RDMA.
  */
 #define PENSTOCK_O_WRITE 0x1u
 #define PENSTOCK_O_CREATE 0x2u
@@ -474,6 +475,8 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
  * opts	The options; NULL for penstock_abort.
  *
  * The abort of an object asks the server to drop the parts, and waits at most 5 s for the answer.
+ * If the request of a part ended without a response, it asks up to two times more, for at most 1 s
+ * each, because the server may have stored that part meanwhile.
  * If it fails, the error names the upload, whose parts the server may keep. Another abort asks
  * again. The other errors are those of penstock_abort. Any thread.
  *
@@ -1197,8 +1200,8 @@ struct penstock_report_path {
 	uint64_t bytes;	       /* bytes that this path moved */
 	enum penstock_why why; /* reason why this path moved no bytes, or only a part of them */
 	/* Sentence that explains `why`. If `why` is PENSTOCK_WHY_NONE, a fact about the path, such
-	 * as whether a server writes to host memory or to GPU memory, or "". Valid and unchanged
-	 * until the storage or the device is closed. */
+	 * as whether a server writes to host memory or to GPU memory, or "". Unchanged until the
+	 * storage or the device is closed, and valid as long as the report is valid. */
 	const char *text;
 	const char *engine;    /* engine ("uring" or "threads") that made the path's system calls;
 				* "none" if there were none. If there were several engines, the

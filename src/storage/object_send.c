@@ -84,6 +84,7 @@ static void part_finish(struct part *part)
 		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for an ETag");
 	if (ret)
 		upload_fail(up, &err);
+	up->unanswered |= call->http.result < 0;
 	sent->len = part->len;
 	sent->crc = part->crc;
 	up->parts[part->number - 1] = NULL;
@@ -512,7 +513,6 @@ void pst_object_send_stop(struct pst_object_upload *up)
 	}
 	if (up->id_state == ID_ASKED && pst_http_cancel(&up->create.http))
 		up->id_state = ID_NONE;
-	up->cut |= up->sending > 0;
 	while (up->sending || up->summing || up->working || up->id_state == ID_ASKED)
 		pthread_cond_wait(&up->changed, &up->lock);
 	pthread_mutex_unlock(&up->lock);

@@ -102,7 +102,6 @@ struct pst_object_upload {
 	uint64_t part_bytes;
 	bool must_be_new, ended;
 	bool stopping; /* set by an abort: no further part is sent */
-	bool cut;      /* an abort has cancelled parts that were being sent */
 	uint64_t end;  /* offset after the last byte that was written */
 	struct part *parts[PARTS_MAX];
 	struct sent sent[PARTS_MAX];
@@ -119,6 +118,7 @@ struct pst_object_upload {
 	struct pst_io *waiting, **waiting_end; /* writes that found no buffer */
 	enum id_state id_state;
 	char id[UPLOAD_ID_MAX]; /* ID of the multipart upload, as the server has sent it */
+	bool unanswered;	/* whether the request of a part has ended without a response */
 	bool no_sums;		/* whether the server refused checksums, so that none are sent */
 	bool unsure;		/* an earlier request of the commit may have succeeded */
 	char sum[17];		/* checksum of the object in base64, once a commit has begun */
