@@ -229,11 +229,12 @@ class File:
         answer = ffi.new("struct penstock_report *")
         answer.size = REPORT_SIZE
         code = lib.penstock_transfer(request, answer)
-        del handle, keep  # The transfer used them up to here.
+        del keep  # The transfer used it up to here.
         if code < 0:
             raise report_error(code, answer, self._storage.name)
         report = TransferReport()
         report.fill(answer, self._queue.rows)
+        del handle  # The texts of the report are valid up to here.
         return report
 
     def _start(self, op: int, data: Any, offset: Any, length: Any, at: Any, flags: int,

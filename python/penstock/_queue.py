@@ -100,8 +100,6 @@ class TransferReport:
                 f"{self.path}, {self.cpu_copies:.2f} CPU copies)")
 
 
-
-
 def _text(address: int) -> str:
     """Returns the text of a C string. `address` is 0 if there is none."""
     return str(ffi.string(ffi.cast(_CHARS, address)), "utf-8", "replace") if address else ""
@@ -507,13 +505,16 @@ class Queue:
             self._pass_on(self._left)
             timeout_ns = 0
         count = most = len(self._taken)
-        while count == most and self._handle is not None:
+        while count == most:
+            handle = self._handle  # close() in another thread sets it to None.
+            if handle is None:
+                break
             # If a signal handler raises as the call returns, the count is unknown.
             self._left = most
             if timeout_ns:
-                count = lib.penstock_wait(self._handle, self._taken, 1, most, timeout_ns)
+                count = lib.penstock_wait(handle, self._taken, 1, most, timeout_ns)
             else:
-                count = lib.penstock_poll(self._handle, self._taken, most)
+                count = lib.penstock_poll(handle, self._taken, most)
             self._left = max(count, 0)
             if count < 0:
                 raise refusal(count, self.name)

@@ -323,6 +323,25 @@ class Transfers(unittest.TestCase):
         for i, out in enumerate(outs):
             self.assertTrue(numpy.array_equal(out, BYTES[i:i + BLOCK]))
 
+    def test_closed_before_the_report_is_read(self):
+        """Another thread closes the file when a read has ended. The storage, which owns texts of
+        the report, lives until the report has been read."""
+        file = penstock.File(path())
+        handle, alive = weakref.ref(file._storage.handle), []
+        fill = penstock.TransferReport.fill
+
+        def close_first(report, *args):
+            together = threading.Thread(target=file.close)
+            together.start()
+            together.join()
+            gc.collect()
+            alive.append(handle() is not None)
+            fill(report, *args)
+        with unittest.mock.patch.object(penstock.TransferReport, "fill", close_first):
+            file.read(numpy.zeros(BLOCK, numpy.uint8))
+        self.assertEqual(alive, [True])
+        self.assertIsNone(handle())
+
     def test_closed_while_threads_read(self):
         """close() in one thread ends the reads and transfers of others with an error."""
         raised = []
