@@ -107,7 +107,6 @@ static void *watch_run(void *arg)
 struct gw_watch *gw_watch_start(unsigned head_s, unsigned window_s, unsigned rate_min)
 {
 	struct gw_watch *watch = calloc(1, sizeof(*watch));
-	pthread_condattr_t attr;
 
 	if (!watch)
 		return NULL;
@@ -115,10 +114,7 @@ struct gw_watch *gw_watch_start(unsigned head_s, unsigned window_s, unsigned rat
 	watch->window_s = window_s;
 	watch->rate_min = rate_min;
 	pthread_mutex_init(&watch->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&watch->wake, &attr);
-	pthread_condattr_destroy(&attr);
+	pst_cond_init(&watch->wake);
 	if (pst_thread_start(&watch->thread, watch_run, watch)) {
 		free(watch);
 		return NULL;

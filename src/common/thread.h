@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Starts a thread of the library, with every signal blocked from its first instruction, and with
- * a stack size that the library chooses. Every part of the library starts its threads with this
- * function.
+ * a stack size that the library chooses. Every part of the library starts its threads with
+ * pst_thread_start, and initialises the condition variables of its timed waits with pst_cond_init.
  *
  * Signals are for the application's threads. A signal that the application has blocked in all of
  * its threads must not run its handler on a thread of the library.
@@ -17,11 +17,23 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 /* Stack size of a thread. The library's own code needs about 30 KiB of it; a driver or a
  * vendor's library that it calls may need much more. The stack is smaller than 2 MiB so that
  * the kernel cannot back it with a huge page, which would use more memory. */
 #define PST_THREAD_STACK (1u << 20)
+
+/* Initialises a condition variable whose timed waits use CLOCK_MONOTONIC. */
+static inline void pst_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
 
 /* Starts a thread that calls run(arg). Returns 0 or a positive errno, as pthread_create does. */
 static inline int pst_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)

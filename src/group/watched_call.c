@@ -94,16 +94,12 @@ static struct watched_call *call_new(struct penstock_weights *w,
 				     unsigned which)
 {
 	struct watched_call *call = calloc(1, sizeof(*call));
-	pthread_condattr_t attr;
 
 	if (!call)
 		return NULL;
 	*call = (struct watched_call){.work = work, .w = w, .which = which};
 	pthread_mutex_init(&call->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&call->ended, &attr);
-	pthread_condattr_destroy(&attr);
+	pst_cond_init(&call->ended);
 	return call;
 }
 

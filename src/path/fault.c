@@ -181,16 +181,12 @@ static void *delay_main(void *arg)
 
 static int delay_start(void)
 {
-	pthread_condattr_t attr;
 	pthread_t thread;
 	int ret;
 
 	if (delayed.generation == pst_fork_generation() + 1)
 		return 0;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&delayed.more, &attr);
-	pthread_condattr_destroy(&attr);
+	pst_cond_init(&delayed.more);
 	delayed.list = NULL;
 	ret = pst_thread_start(&thread, delay_main, NULL);
 	if (ret)

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/thread.h"
 #include "core/base/clock.h"
 #include "core/base/end.h"
 #include "io/http_endpoint.h"
@@ -522,14 +523,10 @@ static void wait_some(const struct pst_object_call *call, struct pst_object_wait
 int pst_object_call_begin(struct pst_object_call *call, struct pst_object_wait *wait,
 			  struct pst_err *err)
 {
-	pthread_condattr_t attr;
 	int ret;
 
 	pthread_mutex_init(&wait->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&wait->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	pst_cond_init(&wait->changed);
 	wait->ended = false;
 	call->ended = wait_ended;
 	call->user = wait;

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/thread.h"
 #include "core/base/clock.h"
 #include "core/base/end.h"
 #include "core/base/log.h"
@@ -518,7 +519,6 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 {
 	struct pst_object_upload *up = calloc(1, sizeof(*up));
 	uint64_t least = length / PARTS_MAX + 1;
-	pthread_condattr_t attr;
 
 	if (!up)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an upload");
@@ -532,10 +532,7 @@ int pst_object_upload_open(const struct pst_object_place *place, uint64_t length
 	up->waiting_end = &up->waiting;
 	up->placing_end = &up->placing;
 	pthread_mutex_init(&up->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&up->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	pst_cond_init(&up->changed);
 	*out = up;
 	return 0;
 }

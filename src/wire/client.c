@@ -784,16 +784,12 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 {
 	struct pst_wire_client *c = calloc(1, sizeof(*c));
 	struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
-	pthread_condattr_t attr;
 	int ret;
 
 	if (!c)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a client");
 	pthread_mutex_init(&c->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&c->idle, &attr);
-	pthread_condattr_destroy(&attr);
+	pst_cond_init(&c->idle);
 	c->devices = devices;
 	c->anywhere =
 		(struct pst_wire_buffer){.client = c, .fd = -1, .read_fd = -1, .takes_files = true};
