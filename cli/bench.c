@@ -336,9 +336,8 @@ static void run_requests(struct bench_state *r)
 	r->shows = !r->a->quiet && isatty(STDERR_FILENO);
 	r->begun_s = begun;
 	r->until = begun + r->a->runtime;
-	for (unsigned i = 0; i < r->a->depth && (!i || run_continues(r)); i++) {
+	for (unsigned i = 0; i < r->a->depth && (!i || run_continues(r)); i++)
 		slot_submit(r, i);
-	}
 	while (r->slots_busy) {
 		int n = penstock_wait(r->q, done, 1, r->a->depth, WAIT_NS);
 
