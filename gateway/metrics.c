@@ -24,10 +24,16 @@ void gw_metrics_count(struct gw_metrics *m, unsigned op, unsigned status, uint64
 
 void gw_metrics_reload(struct gw_metrics *m, enum gw_reload what, bool ok)
 {
-	if (ok)
-		atomic_store(&m->reload_s[what], (unsigned long long)time(NULL));
-	else
+	struct timespec now;
+
+	if (!ok) {
 		atomic_fetch_add(&m->reload_failed[what], 1);
+		return;
+	}
+	/* A script may compare the result with its own clock. time() could return the second before
+	 * the script's, because time() lags behind this clock by up to one tick of the kernel. */
+	clock_gettime(CLOCK_REALTIME, &now);
+	atomic_store(&m->reload_s[what], (unsigned long long)now.tv_sec);
 }
 
 static void put_one(struct pst_text *out, const char *name, const char *type, const char *help,

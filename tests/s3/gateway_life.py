@@ -456,6 +456,20 @@ def case_reload_metrics():
             same("cannot open the access log" in err and "unchanged" in err, True, err)
 
 
+def case_reload_seconds():
+    """A script that waits for a reload compares the metric with its own clock. The metric must not
+    be earlier, even if the reload happens when a second begins."""
+    with Gateway() as gateway:
+        for _ in range(3):
+            second = int(time.time() + 0.1) + 1
+            time.sleep(second - 0.02 - time.time())
+            while time.time() < second:
+                pass
+            gateway.process.send_signal(signal.SIGHUP)
+            until(lambda s=second: gateway.metric('penstock_reload_success_seconds{file="keys"}')
+                  >= s, f"a reload at {second}", 10)
+
+
 # --- descriptors ------------------------------------------------------------------
 
 def case_few_files():
