@@ -187,20 +187,21 @@ static void expect_bytes(const struct sides *s, uint64_t off, uint64_t len)
 	assert_memory_equal(s->mem + GUARD, s->bytes + off, len);
 }
 
-/* Checks that there are as many descriptors as at the first call. Waits up to 5 s, because the
- * client's thread closes its end of a connection later than the server. It may even accept the
- * connection later, so each count can be higher than the one before. */
+/* Checks that there are at most as many descriptors as at any call before. Waits up to 30 s,
+ * because the client's thread accepts and closes its end of a connection later than the server. So
+ * each count, also the first, can include a connection that is about to be closed. */
 static void expect_descriptors(struct sides *s)
 {
 	unsigned count = descriptors_count();
 
 	if (!s->descriptors)
 		s->descriptors = count;
-	for (unsigned i = 0; i < 5000 && count != s->descriptors; i++) {
+	for (unsigned i = 0; i < 30000 && count > s->descriptors; i++) {
 		poll(NULL, 0, 1);
 		count = descriptors_count();
 	}
-	assert_int_equal(count, s->descriptors);
+	assert_in_range(count, 0, s->descriptors);
+	s->descriptors = count;
 }
 
 /* ---- reads ---- */
