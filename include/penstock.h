@@ -82,7 +82,7 @@ extern "C" {
 #define PENSTOCK_PATHS_MAX 16	    /* maximum number of rows (paths) of a report */
 #define PENSTOCK_SEGS_MAX 65536	    /* maximum number of segments of one request */
 #define PENSTOCK_REQUESTS_MAX 65536 /* maximum number of requests of one queue */
-#define PENSTOCK_TEXT_MAX 240	    /* maximum bytes of an error sentence, with its NUL */
+#define PENSTOCK_TEXT_MAX 384	    /* maximum bytes of an error sentence, with its NUL */
 
 /* ---- one-call functions: open, read, write, close ------------------------- */
 

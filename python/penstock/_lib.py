@@ -195,10 +195,10 @@ def decode(data: Any) -> str:
 
 def _with_whole_path(text: str, path: Optional[str]) -> str:
     """Returns `text` with the whole `path` in place of its end. The library's messages have room
-    for the last 130 bytes of a path only."""
+    for the last 250 bytes of a path only."""
     if path is None or path in text:
         return text
-    for length in range(min(len(path), 130), 40, -1):
+    for length in range(min(len(path), 250), 40, -1):
         at = text.find(path[-length:])
         # Characters before the match would be of another path, with the same end.
         if at == 0 or at > 0 and text[at - 1] in " '\"(":

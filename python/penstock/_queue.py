@@ -50,7 +50,7 @@ assert _REQ_SIZE == ffi.sizeof("struct penstock_req")
 assert _LATE.size == ffi.sizeof("struct penstock_late")
 # The members of a struct penstock_report before its rows, and the members of a row. Reading each
 # member of a struct of cffi takes more time.
-_REPORT = struct.Struct("@NqQQQPPiQQQQi240xI")
+_REPORT = struct.Struct("@NqQQQPPiQQQQi384xI")
 _ROW = struct.Struct("@PQiPPQ")
 REPORT_SIZE = ffi.sizeof("struct penstock_report")
 assert _REPORT.size == ffi.offsetof("struct penstock_report", "paths")

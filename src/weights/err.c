@@ -16,7 +16,7 @@
 #include "common/why.h"
 
 /* Largest number of bytes of a file's path that a message quotes. */
-#define SENTENCE_FILE_MAX 90u
+#define SENTENCE_FILE_MAX 220u
 #define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};

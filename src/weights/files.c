@@ -237,7 +237,7 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 			return list_add_file(files, path);
 	}
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, at,
-				"the index names %.100s, which does not exist", row->file);
+				"the index names %.200s, which does not exist", row->file);
 }
 
 static int index_find(struct pst_file_list *files, const char *index, const char *dir,
@@ -511,7 +511,7 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
 		return files_path_fail(path, code, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
-				"%m, and it is not in the cache %.100s either", cache);
+				"%m, and it is not in the cache %.200s either", cache);
 }
 
 /* Adds the files of a folder behind a URL. The folder cannot be listed, so the function tries the

@@ -295,12 +295,12 @@ static void test_long_names(void **state)
 				 .ptr = "abc"};
 	struct penstock_weights_place place = {.size = sizeof(place)};
 	struct penstock_out two[2];
-	char name[512], file[512];
+	char name[1024], file[1024];
 
 	(void)state;
 	for (unsigned pad = 0; pad < 3; pad++) {
 		snprintf(name, sizeof(name), "%.*s", (int)pad, "xx");
-		for (unsigned i = 0; i < 100; i++)
+		for (unsigned i = 0; i < 200; i++)
 			snprintf(name + strlen(name), 4, "\xe6\x97\xa5");
 		penstock_fail(EIO, PENSTOCK_WHY_IO_ERROR, "%s", name);
 		check_utf8(penstock_errmsg());
@@ -309,8 +309,8 @@ static void test_long_names(void **state)
 		t.name = "t";
 		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -ENAMETOOLONG);
 		check_utf8(penstock_errmsg());
-		snprintf(file, sizeof(file), "/not-here/%.*s/%.*s", (int)(150 + pad), name,
-			 (int)(60 + pad), name);
+		snprintf(file, sizeof(file), "/not-here/%.*s/%.*s", (int)(240 + pad), name,
+			 (int)(120 + pad), name);
 		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -ENOENT);
 		check_utf8(penstock_errmsg());
 		penstock_weights_get_place(&place);

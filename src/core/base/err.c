@@ -72,7 +72,7 @@ static int errno_of_why(enum penstock_why why)
 	}
 }
 
-#define NAME_MAX_BYTES 130 /* maximum length of a file name in an error message */
+#define NAME_MAX_BYTES 250 /* maximum length of a file name in an error message */
 
 const char *pst_path_tail(const char *name)
 {
