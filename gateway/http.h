@@ -123,7 +123,7 @@ struct gw_http_shared {
 };
 
 struct gw_http_options {
-	int fd;		  /* socket that listens, from gw_http_listen; the caller owns it */
+	int fd;		  /* socket that listens, from gw_listen; the caller owns it */
 	unsigned workers; /* threads for operations that may take long; 0 for none */
 	unsigned threads;
 	struct gw_http_shared *shared;
@@ -136,10 +136,6 @@ struct gw_http_options {
 
 /* Returns whether this build of libmicrohttpd has TLS. */
 bool gw_http_has_tls(void);
-/* Opens a socket that listens at "ADDRESS:PORT", where the address may be empty, a name, or an IPv6
- * address in brackets. Returns the descriptor. On an error, returns a negative errno and writes a
- * message to `why`. */
-int gw_http_listen(const char *address, char *why, size_t why_len);
 /* Starts a server. On an error, returns NULL and writes a message to `why`. */
 struct gw_http *gw_http_start(const struct gw_http_options *options, char *why, size_t why_len);
 /* Accepts no more connections, and closes each connection after its next reply. */
