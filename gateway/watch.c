@@ -9,12 +9,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
 #include "common/thread.h"
 
 #define PHASES 4
+/* State of a connection whose client has closed its half: TCP_CLOSE_WAIT in netinet/tcp.h. That
+ * header cannot be included, because its struct tcp_info is shorter than the one in linux/tcp.h. */
+#define STATE_CLOSE_WAIT 8
 
 struct gw_watched {
 	struct gw_watched *next, **prev;
@@ -48,15 +52,23 @@ static time_t now_s(void)
 	return t.tv_sec;
 }
 
-/* Returns how many bytes the connection has moved: those that the client has acknowledged, and
- * those that were received from the client. */
-static uint64_t moved(int fd)
+/* Returns the kernel's counters of a connection. On an error, all of them are 0. */
+static struct tcp_info counters_of(int fd)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
 
 	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return 0;
+		memset(&info, 0, sizeof(info));
+	return info;
+}
+
+/* Returns how many bytes the connection has moved: those that the client has acknowledged, and
+ * those that were received from the client. */
+static uint64_t moved(int fd)
+{
+	const struct tcp_info info = counters_of(fd);
+
 	return info.tcpi_bytes_acked + info.tcpi_bytes_received;
 }
 
@@ -82,6 +94,29 @@ static bool is_slow(const struct gw_watch *watch, struct gw_watched *w, time_t n
 	return false;
 }
 
+/* Returns whether the client has closed its half of the connection in the middle of a request. */
+static bool is_cut(const struct gw_watched *w)
+{
+	enum gw_phase phase = (enum gw_phase)(atomic_load(&w->state) % PHASES);
+
+	return (phase == GW_PHASE_HEAD || phase == GW_PHASE_BODY) &&
+	       counters_of(w->fd).tcpi_state == STATE_CLOSE_WAIT;
+}
+
+/* Ends a connection if it is too slow. libmicrohttpd (0.9.75 to 1.0.1) does not notice the end of a
+ * stream that arrives together with the bytes before it, because it takes a short read for the last
+ * one. It would keep the connection for the time of a slow one. So if the client has closed its
+ * half, lets epoll report the connection again. */
+static void connection_check(const struct gw_watch *watch, struct gw_watched *w, time_t now)
+{
+	if (is_slow(watch, w, now)) {
+		w->ended = true;
+		shutdown(w->fd, SHUT_RDWR);
+	} else if (is_cut(w)) {
+		shutdown(w->fd, SHUT_RD);
+	}
+}
+
 static void *watch_run(void *arg)
 {
 	struct gw_watch *watch = arg;
@@ -92,10 +127,7 @@ static void *watch_run(void *arg)
 		time_t now = now_s();
 
 		for (struct gw_watched *w = watch->first; w; w = w->next)
-			if (is_slow(watch, w, now)) {
-				w->ended = true;
-				shutdown(w->fd, SHUT_RDWR);
-			}
+			connection_check(watch, w, now);
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_sec++;
 		pthread_cond_timedwait(&watch->wake, &watch->lock, &until);

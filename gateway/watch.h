@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ends connections that are too slow. Once a second, a thread reads from the kernel how many bytes
- * each connection has moved. Called by http.c. It must not end a connection that waits for the
- * server's own work.
+ * Ends connections that are too slow, or that the client has closed in the middle of a request. Once
+ * a second, a thread reads from the kernel how many bytes each connection has moved. Called by
+ * http.c. It must not end a connection that waits for the server's own work.
  */
 #ifndef GW_WATCH_H
 #define GW_WATCH_H

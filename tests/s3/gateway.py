@@ -268,6 +268,21 @@ def case_truncated_body():
         same(gateway.drafts(), [], "drafts")
 
 
+def case_cut_requests():
+    """If a client closes its connection in the middle of a request, the gateway soon closes it, too.
+    The gateway is stopped meanwhile, so the end of the stream arrives together with the bytes."""
+    gateway, client = opened()  # an idle connection ends after 60 s
+    client.close()
+    parts = (b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", put_head(client, "k", 10) + b"12345")
+    with gateway:
+        gateway.process.send_signal(signal.SIGSTOP)
+        for part in parts:
+            with gateway.connect() as raw:
+                raw.sendall(part)
+        gateway.process.send_signal(signal.SIGCONT)
+        eventually(lambda: gateway.metric("penstock_connections"), 0, "connections", 30)
+
+
 def case_double_headers():
     gateway, client = opened()
     with gateway, gateway.connect() as raw:
