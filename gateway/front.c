@@ -141,18 +141,22 @@ static void front_done(void *owner, struct gw_http_request *http, bool complete)
 	struct gw_metrics *metrics = &front->server.metrics;
 	uint64_t duration = pst_now_ns() - http->started_ns;
 	bool head = http->method && !strcmp(http->method, "HEAD");
+	unsigned op = req ? req->op_number : gw_op_count() - 1;
 
 	if (http->reply.streams && !http->reply.has_len)
 		http->reply.len = http->sent_len;
 	if (http->refused)
 		atomic_fetch_add(&metrics->refused_head, 1);
-	if (!complete)
+	else if (!complete && http->method)
 		atomic_fetch_add(&metrics->aborted, 1);
-	gw_metrics_count(metrics, req ? req->op_number : gw_op_count() - 1, http->reply.status,
-			 http->body_len, complete && !head ? http->reply.len : 0, duration);
+	if (http->slow)
+		atomic_fetch_add(&metrics->slow, 1);
+	if (http->method)
+		gw_metrics_count(metrics, op, http->reply.status, http->body_len,
+				 complete && !head ? http->reply.len : 0, duration);
+	gw_access_log_put(front->server.log, http, gw_op_name(op), duration, complete);
 	if (!req)
 		return;
-	gw_access_log_put(front->server.log, req, gw_op_name(req->op_number), duration, complete);
 	gw_body_close(req);
 	gw_upstream_done(req);
 	gw_rdma_leave(req);
