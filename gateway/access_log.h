@@ -20,9 +20,10 @@ struct gw_access_log *gw_access_log_open(const char *path, char *why, size_t why
  * Returns 0, or -errno if the file cannot be opened; the log then stays in the old file. */
 int gw_access_log_reopen(struct gw_access_log *log);
 /* Writes the line of one request. http->user is its struct gw_request, or NULL if the server itself
- * has refused it. `op` is the name of its operation. If `log` is NULL, does nothing. */
+ * has refused it. `op` is the name of its operation, and `bytes_out` the number of bytes of the
+ * reply's body that were sent by HTTP. If `log` is NULL, does nothing. */
 void gw_access_log_put(struct gw_access_log *log, const struct gw_http_request *http,
-		       const char *op, uint64_t duration_ns, bool complete);
+		       const char *op, uint64_t bytes_out, uint64_t duration_ns, bool complete);
 void gw_access_log_close(struct gw_access_log *log);
 
 #endif

@@ -841,6 +841,42 @@ def case_log_has_no_secret():
             same(word in text + err, False, f"{word} in {text + err}")
 
 
+def case_log_counts_bytes():
+    """The access log has the bytes of bodies that were sent, as the metrics have, and the bucket
+    also if the host names it."""
+    gateway, client = opened(flags=["--domain", "s3.example.com"])
+    with gateway:
+        client.put_object(Bucket="data-1", Key="k", Body=b"x" * 10000)
+        client.head_object(Bucket="data-1", Key="k")
+        client.get_object(Bucket="data-1", Key="k")["Body"].read()
+        with open(os.path.join(gateway.root, "data-1", "big"), "xb") as file:
+            file.truncate(256 << 20)  # more than the buffers of a connection
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 0, "all have ended")
+        with gateway.connect() as raw:
+            raw.sendall(f"GET {presigned(client, 'get_object', 'big')} HTTP/1.1\r\n"
+                        f"Host: {host(client)}\r\n\r\n".encode())
+            raw.recv(1)
+        until(lambda: gateway.metric("penstock_aborted_total") == 1, "the GET has ended")
+        with gateway.connect() as raw:
+            raw.sendall(b"GET /k HTTP/1.1\r\nHost: data-1.s3.example.com\r\n"
+                        b"Connection: close\r\n\r\n")
+            read_reply(raw)
+        until(lambda: gateway.metric("penstock_requests_in_flight") == 0, "all have ended")
+        sent = gateway.metric('penstock_bytes_total{transport="http",side="front",direction="out"}')
+        gateway.stop()
+        with open(gateway.log, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        same([(line["operation"], line["bucket"], line["complete"], line["bytes_in"],
+               line["bytes_out"], line["transport"], line["rdma_bytes"]) for line in lines[1:-1]],
+             [("PutObject", "data-1", True, 10000, 0, "http", 0),
+              ("HeadObject", "data-1", True, 0, 0, "http", 0),
+              ("GetObject", "data-1", True, 0, 10000, "http", 0),
+              ("GetObject", "data-1", False, 0, 0, "http", 0)], "lines")
+        same((lines[-1]["bucket"], lines[-1]["path"], lines[-1]["status"]), ("data-1", "/k", 403),
+             "line of a request whose host names the bucket")
+        same(sum(line["bytes_out"] for line in lines), sent, "bytes in the log and in the metric")
+
+
 def case_repair():
     gateway, client = opened()
     with gateway, gateway.connect() as raw:
