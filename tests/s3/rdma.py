@@ -207,6 +207,11 @@ def case_wrong_tokens():
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
         same([s.metric(f'rdma_declined_total{{reason="{reason}"}}') for reason in
               ("other-address", "no-transport")], [1, 1], "declined")
+        # A client on the same host, but in another network namespace, has no such socket for the
+        # gateway.
+        absent = ":".join([*token.split(":")[:-2], "absent", "0" * 32])
+        same(declined_put(s, absent), ("RDMANotSupported", "501"), absent)
+        same(s.metric('rdma_declined_total{reason="unreachable"}'), 1, "unreachable")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
 
 
