@@ -144,11 +144,43 @@ static void put_query(struct pst_text *out, const char *query)
 	free(kept.at);
 }
 
-void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, const char *op,
-		       uint64_t duration_ns, bool complete)
+/* Appends the path of a request. If the server itself has refused the request, its target was not
+ * parsed. Then the path is the part before the query, which may contain a signature. */
+static void put_path(struct pst_text *out, const struct gw_http_request *http)
 {
-	const char *agent = gw_header(req, "user-agent");
-	const struct gw_http_request *http = req->http;
+	const struct gw_request *req = http->user;
+	const char *path = http->target && http->target[0] == '/' ? http->target : "";
+
+	if (req)
+		path = req->path ? req->path : "";
+	put_bytes(out, "path", path, req ? strlen(path) : strcspn(path, "?"));
+}
+
+/* Appends how the body of a request or of its reply was moved, and how many bytes by RDMA. */
+static void put_transport(struct pst_text *out, const struct gw_request *req)
+{
+	const char *transport = req ? atomic_load(&req->transport) : NULL;
+
+	put_member(out, "transport", transport ? transport : "http");
+	put_number(out, "rdma_bytes", req ? atomic_load(&req->rdma_bytes) : 0);
+}
+
+/* Returns the code of the error that has ended a request, or "". */
+static const char *error_of(const struct gw_http_request *http)
+{
+	const struct gw_request *req = http->user;
+
+	if (req && req->failed)
+		return gw_error_code(req->error);
+	return http->error ? http->error : "";
+}
+
+void gw_access_log_put(struct gw_access_log *log, const struct gw_http_request *http,
+		       const char *op, uint64_t bytes_out, uint64_t duration_ns, bool complete)
+{
+	const struct gw_request *req = http->user;
+	const char *bucket = req && req->bucket ? req->bucket : "";
+	const char *agent = req ? gw_header(req, "user-agent") : NULL;
 	struct pst_text line = {0};
 	struct timespec now;
 	char date[40];
@@ -159,17 +191,19 @@ void gw_access_log_put(struct gw_access_log *log, const struct gw_request *req, 
 	gw_iso_date(&now, date);
 	pst_text_put_str(&line, "{\"time\":");
 	pst_text_put_json(&line, date);
-	put_member(&line, "id", req->id);
+	put_member(&line, "id", req ? req->id : "");
 	put_member(&line, "remote", http->remote);
-	put_member(&line, "access_key", req->identity ? req->identity->name : "");
+	put_member(&line, "access_key", req && req->identity ? req->identity->name : "");
 	put_member(&line, "operation", op);
-	put_member(&line, "method", http->method);
-	put_bytes(&line, "path", req->path ? req->path : "", req->path ? strlen(req->path) : 0);
-	put_query(&line, req->query ? req->query : "");
+	put_member(&line, "method", http->method ? http->method : "");
+	put_bytes(&line, "bucket", bucket, strlen(bucket));
+	put_path(&line, http);
+	put_query(&line, req && req->query ? req->query : "");
 	put_number(&line, "status", http->reply.status);
-	put_member(&line, "error", req->failed ? gw_error_code(req->error) : "");
+	put_member(&line, "error", error_of(http));
 	put_number(&line, "bytes_in", http->body_len);
-	put_number(&line, "bytes_out", http->reply.len);
+	put_number(&line, "bytes_out", bytes_out);
+	put_transport(&line, req);
 	put_number(&line, "microseconds", duration_ns / 1000);
 	pst_text_put_str(&line, complete ? ",\"complete\":true" : ",\"complete\":false");
 	put_bytes(&line, "agent", agent ? agent : "", agent ? strnlen(agent, 200) : 0);

@@ -134,25 +134,36 @@ static void front_answer(void *owner, struct gw_http_request *http)
 	gw_upstream_answer(http->user);
 }
 
+/* Returns the number of bytes of the reply's body that were sent. If the connection ended before
+ * the end of the reply, this number is not known, and the function returns 0. */
+static uint64_t bytes_sent(const struct gw_http_request *http, bool complete)
+{
+	return complete && http->method && strcmp(http->method, "HEAD") != 0 ? http->reply.len : 0;
+}
+
 static void front_done(void *owner, struct gw_http_request *http, bool complete)
 {
 	struct gw_front *front = owner;
 	struct gw_request *req = http->user;
 	struct gw_metrics *metrics = &front->server.metrics;
 	uint64_t duration = pst_now_ns() - http->started_ns;
-	bool head = http->method && !strcmp(http->method, "HEAD");
+	unsigned op = req ? req->op_number : gw_op_count() - 1;
 
 	if (http->reply.streams && !http->reply.has_len)
 		http->reply.len = http->sent_len;
 	if (http->refused)
 		atomic_fetch_add(&metrics->refused_head, 1);
-	if (!complete)
+	else if (!complete && http->method)
 		atomic_fetch_add(&metrics->aborted, 1);
-	gw_metrics_count(metrics, req ? req->op_number : gw_op_count() - 1, http->reply.status,
-			 http->body_len, complete && !head ? http->reply.len : 0, duration);
+	if (http->slow)
+		atomic_fetch_add(&metrics->slow, 1);
+	if (http->method)
+		gw_metrics_count(metrics, op, http->reply.status, http->body_len,
+				 bytes_sent(http, complete), duration);
+	gw_access_log_put(front->server.log, http, gw_op_name(op), bytes_sent(http, complete),
+			  duration, complete);
 	if (!req)
 		return;
-	gw_access_log_put(front->server.log, req, gw_op_name(req->op_number), duration, complete);
 	gw_body_close(req);
 	gw_upstream_done(req);
 	gw_rdma_leave(req);

@@ -2,7 +2,6 @@
 /* Implements the HTTP server on libmicrohttpd, see http.h. */
 #include "http.h"
 
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <microhttpd.h>
@@ -30,6 +29,9 @@
 #define RATE_WINDOW_S 15
 /* Maximum length in bytes of a body that one system call sends together with the headers. */
 #define SHORT_BODY (16u << 10)
+/* Number of bytes after the last request of a connection that are no start of a request: an empty
+ * line, which clients may send (RFC 9112, section 2.2), and the end of the stream (watch.h). */
+#define NO_HEAD 3
 
 enum { STATE_NEW, STATE_BODY, STATE_DISCARD, STATE_DONE, STATE_ANSWER };
 
@@ -50,7 +52,8 @@ struct gw_http {
 	struct gw_pool *pool; /* NULL if there are no workers */
 	atomic_uint connections;
 	struct gw_http_shared *shared;
-	atomic_bool quiet;
+	atomic_bool quiet, stopping;
+	bool tls;
 	char message[256]; /* last message of libmicrohttpd while the server starts */
 	atomic_bool starting;
 	struct entrance entrances[]; /* one for each thread */
@@ -102,6 +105,19 @@ bool gw_http_header_set(struct gw_http_request *req, const char *name, const cha
 
 /* ---- requests ---- */
 
+/* Writes the address of a connection's client to `out`. */
+static void remote_put(struct MHD_Connection *connection, char *out, size_t len)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+	if (info && info->client_addr)
+		getnameinfo(info->client_addr,
+			    info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+								     : sizeof(struct sockaddr_in),
+			    out, (socklen_t)len, NULL, 0, NI_NUMERICHOST);
+}
+
 /* Called by libmicrohttpd for the first line of a request. `uri` is the target as the client sent
  * it, because libmicrohttpd has not decoded it yet. */
 static void *request_begin(void *cls, const char *uri, struct MHD_Connection *connection)
@@ -122,12 +138,7 @@ static void *request_begin(void *cls, const char *uri, struct MHD_Connection *co
 	req->target = strdup(req->too_long ? "/" : uri);
 	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
 	req->watched = info ? info->socket_context : NULL;
-	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-	if (info && info->client_addr)
-		getnameinfo(info->client_addr,
-			    info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-								     : sizeof(struct sockaddr_in),
-			    req->remote, sizeof(req->remote), NULL, 0, NI_NUMERICHOST);
+	remote_put(connection, req->remote, sizeof(req->remote));
 	gw_watch_phase(req->watched, GW_PHASE_HEAD);
 	atomic_fetch_add(&http->shared->requests, 1);
 	return req;
@@ -295,6 +306,8 @@ static enum MHD_Result reply_send(struct gw_http *http, struct MHD_Connection *c
 	}
 	if (req->reply.close || atomic_load(&http->quiet))
 		MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+	/* The client may send its next request as soon as it has the reply. So settle before. */
+	gw_watch_settle(req->watched, false);
 	gw_watch_phase(req->watched, GW_PHASE_REPLY);
 	ret = MHD_queue_response(connection, req->reply.status ? req->reply.status : 500, response);
 	MHD_destroy_response(response);
@@ -446,6 +459,7 @@ static enum MHD_Result request_head(struct gw_http *http, struct MHD_Connection 
 			"size.</Message></Error>";
 
 		req->refused = true;
+		req->error = "RequestHeaderSectionTooLarge";
 		req->reply.status = 400;
 		req->reply.close = true;
 		gw_reply_header(&req->reply, "Content-Type", "application/xml");
@@ -555,20 +569,79 @@ static enum MHD_Result request_go_on(void *cls, struct MHD_Connection *connectio
 	return reply_send(http, connection, req);
 }
 
+/* Records that libmicrohttpd has refused a head, or that the head is incomplete. If the reason is a
+ * slow client, only `slow` says so: each head counts once. */
+static void head_refuse(struct gw_http_request *req)
+{
+	req->refused = !req->slow;
+	req->error = req->slow ? "RequestTimeout" : "BadRequest";
+}
+
+/* Records in a request how it has ended, if libmicrohttpd has refused it, or if its client was too
+ * slow. Returns whether a reply was sent to its end. */
+static bool request_judge(struct gw_http *http, struct MHD_Connection *connection,
+			  struct gw_http_request *req, enum MHD_RequestTerminationCode code)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(connection, MHD_CONNECTION_INFO_HTTP_STATUS);
+	bool complete = code == MHD_REQUEST_TERMINATED_COMPLETED_OK;
+
+	if (!complete && !req->reply.status && info && info->http_status >= 400) {
+		/* libmicrohttpd has sent an error of its own, for example after a malformed chunk
+		 * of the body. */
+		req->reply.status = info->http_status;
+		req->error = "BadRequest";
+		complete = true;
+	} else if (!complete) {
+		req->slow = code == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED ||
+			    gw_watch_is_over(http->watch, req->watched);
+	}
+	if (req->slow)
+		req->error = "RequestTimeout";
+	if (req->method)
+		return complete;
+	req->body_len = gw_watch_received(req->watched);
+	head_refuse(req);
+	return complete;
+}
+
+/* Reports a head to done() if a connection ends within the first line, or because this line is
+ * malformed. Then libmicrohttpd does not call request_begin. With TLS, such a head cannot be told
+ * from a connection without a request. */
+static void first_line_end(struct gw_http *http, struct MHD_Connection *connection,
+			   struct gw_watched *watched)
+{
+	struct gw_http_request req = {.http = http, .reply.fd = -1};
+
+	req.body_len = gw_watch_received(watched);
+	if (req.body_len <= NO_HEAD || atomic_load(&http->stopping))
+		return;
+	req.started_ns = pst_now_ns();
+	req.slow = gw_watch_is_over(http->watch, watched);
+	head_refuse(&req);
+	remote_put(connection, req.remote, sizeof(req.remote));
+	http->calls->done(http->owner, &req, false);
+}
+
 static void request_done(void *cls, struct MHD_Connection *connection, void **user,
 			 enum MHD_RequestTerminationCode code)
 {
 	struct gw_http *http = cls;
 	struct gw_http_request *req = *user;
+	bool complete;
 
-	(void)connection;
 	if (!req)
 		return;
+	complete = request_judge(http, connection, req, code);
+	/* In STATE_NEW, the reply was sent before the body had arrived. Then and after each error,
+	 * libmicrohttpd closes the connection, and bytes that have arrived are no next request. */
+	if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK || req->state == STATE_NEW ||
+	    req->reply.close || atomic_load(&http->quiet))
+		gw_watch_settle(req->watched, true);
 	gw_watch_phase(req->watched, GW_PHASE_HEAD);
-	/* Without a method, the request ended before its head was complete. Then head() was not
-	 * called, and done() must not be called. */
-	if (req->method)
-		http->calls->done(http->owner, req, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+	/* The end of the server is not the fault of a client whose head is incomplete. */
+	if (req->method || code != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN)
+		http->calls->done(http->owner, req, complete);
 	if (req->reply.fd >= 0)
 		close(req->reply.fd);
 	free(req->reply.headers.at);
@@ -663,9 +736,13 @@ static void connection_change(void *cls, struct MHD_Connection *connection, void
 			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 
 		*context = info ? gw_watch_add(http->watch, info->connect_fd) : NULL;
+		/* The bytes of a TLS handshake are not a head. */
+		if (http->tls)
+			gw_watch_settle(*context, true);
 		entrance_pass(entrance, &ip);
 		atomic_fetch_add(&http->connections, 1);
 	} else {
+		first_line_end(http, connection, *context);
 		gw_watch_remove(http->watch, *context);
 		*context = NULL;
 		atomic_fetch_sub(&http->connections, 1);
@@ -686,7 +763,8 @@ static void message_take(void *cls, const char *fmt, va_list args)
 {
 	struct gw_http *http = cls;
 
-	/* After the start, messages are about mistakes of clients, which the access log records. */
+	/* After the start, messages are about mistakes of clients. request_done and first_line_end
+	 * report them. */
 	if (http->starting)
 		vsnprintf(http->message, sizeof(http->message), fmt, args);
 }
@@ -696,58 +774,6 @@ static void message_take(void *cls, const char *fmt, va_list args)
 bool gw_http_has_tls(void)
 {
 	return MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES;
-}
-
-/* Splits "ADDRESS:PORT" in place into *host and the port, which it returns. Returns NULL if the
- * text is malformed. */
-static char *address_split(char *text, char **host)
-{
-	char *colon = strrchr(text, ':');
-
-	if (!colon || !colon[1] || strspn(colon + 1, "0123456789") != strlen(colon + 1))
-		return NULL;
-	*colon = '\0';
-	if (text[0] == '[' && colon > text + 1 && colon[-1] == ']') {
-		colon[-1] = '\0';
-		text++;
-	}
-	*host = *text ? text : NULL;
-	return colon + 1;
-}
-
-int gw_http_listen(const char *address, char *why, size_t why_len)
-{
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-	char copy[300], *host = NULL, *port;
-	int fd = -1, ret, one = 1, error = 0;
-
-	snprintf(copy, sizeof(copy), "%s", address);
-	port = address_split(copy, &host);
-	if (!port) {
-		snprintf(why, why_len, "'%s' is no ADDRESS:PORT, such as 127.0.0.1:9000", address);
-		return -EINVAL;
-	}
-	ret = getaddrinfo(host, port, &hints, &found);
-	if (ret) {
-		snprintf(why, why_len, "cannot find the address %s: %s", address,
-			 gai_strerror(ret));
-		return -EADDRNOTAVAIL;
-	}
-	for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		if (fd >= 0)
-			setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-		if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 4096)) {
-			error = errno;
-			if (fd >= 0)
-				close(fd);
-			fd = -1;
-		}
-	}
-	freeaddrinfo(found);
-	if (fd < 0)
-		snprintf(why, why_len, "cannot listen at %s: %s", address, strerror(error));
-	return fd < 0 ? -error : fd;
 }
 
 /* Starts the daemon of a thread, see daemons.h. */
@@ -803,6 +829,7 @@ struct gw_http *gw_http_start(const struct gw_http_options *o, char *why, size_t
 	http->watch = gw_watch_start(o->timeout_s, RATE_WINDOW_S, o->rate_min);
 	http->pool = o->workers ? gw_pool_start(o->workers) : NULL;
 	http->starting = true;
+	http->tls = o->cert;
 	if (http->watch && (http->pool || !o->workers))
 		started = gw_daemons_start(&daemons, &http->daemons);
 	http->starting = false;
@@ -843,6 +870,7 @@ void gw_http_stop(struct gw_http *http)
 	/* libmicrohttpd requires that suspended connections are resumed before its daemon stops. So
 	 * first end the workers' jobs, which resume them. */
 	gw_pool_stop(http->pool);
+	atomic_store(&http->stopping, true);
 	gw_daemons_stop(http->daemons);
 	gw_pool_free(http->pool);
 	gw_watch_stop(http->watch);

@@ -41,16 +41,28 @@ struct gw_reply {
 
 /* A request and its reply. */
 struct gw_http_request {
+	/* NULL if libmicrohttpd has refused the head, or if the head is incomplete. Then head() was
+	 * not called. */
 	const char *method;
-	/* target of the request as it was sent: the path, and the query after a '?' */
+	/* Target of the request as it was sent: the path, and the query after a '?'. NULL if even
+	 * the first line is incomplete or malformed. */
 	char *target;
 	struct pst_header headers[PST_SIGV4_HEADERS_MAX]; /* names in lower case */
 	unsigned header_count;
 	char *header_names; /* memory that contains the names of the headers */
 	char remote[64];    /* address of the client */
-	uint64_t started_ns, body_len;
-	/* the server itself has refused the request, because it breaks a limit */
+	uint64_t started_ns;
+	/* number of bytes of the body that have arrived; without a method, of the head. With TLS,
+	 * the length of such a head is not known, and this member is 0. */
+	uint64_t body_len;
+	/* the server itself has refused the head, because it breaks a limit, is malformed or is
+	 * incomplete */
 	bool refused;
+	/* the server has ended the connection, because the client was too slow */
+	bool slow;
+	/* for the access log: code of the error if the server itself has ended the request, or
+	 * NULL */
+	const char *error;
 	/* The head does not say clearly where the body ends. head() must refuse the request. The
 	 * server closes the connection after the reply. */
 	bool ambiguous;
@@ -103,7 +115,7 @@ struct gw_http_calls {
 	/* Returns whether end() may take long. If so, a worker thread calls end(). */
 	bool (*is_long)(void *owner, struct gw_http_request *req);
 	/* Called when the reply has been sent (`complete`), or when the connection has ended
-	 * before. Frees req->user. Also called for refused requests. */
+	 * before. Frees req->user. Also called for requests that the server itself has refused. */
 	void (*done)(void *owner, struct gw_http_request *req, bool complete);
 };
 
@@ -123,7 +135,7 @@ struct gw_http_shared {
 };
 
 struct gw_http_options {
-	int fd;		  /* socket that listens, from gw_http_listen; the caller owns it */
+	int fd;		  /* socket that listens, from gw_listen; the caller owns it */
 	unsigned workers; /* threads for operations that may take long; 0 for none */
 	unsigned threads;
 	struct gw_http_shared *shared;
@@ -136,10 +148,6 @@ struct gw_http_options {
 
 /* Returns whether this build of libmicrohttpd has TLS. */
 bool gw_http_has_tls(void);
-/* Opens a socket that listens at "ADDRESS:PORT", where the address may be empty, a name, or an IPv6
- * address in brackets. Returns the descriptor. On an error, returns a negative errno and writes a
- * message to `why`. */
-int gw_http_listen(const char *address, char *why, size_t why_len);
 /* Starts a server. On an error, returns NULL and writes a message to `why`. */
 struct gw_http *gw_http_start(const struct gw_http_options *options, char *why, size_t why_len);
 /* Accepts no more connections, and closes each connection after its next reply. */

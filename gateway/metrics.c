@@ -164,8 +164,12 @@ void gw_metrics_write(const struct gw_metrics *m, unsigned op_count,
 		atomic_load(&m->session_refused));
 	put_one(out, "aborted_total", "counter", "Requests whose reply was not sent to its end.",
 		atomic_load(&m->aborted));
-	put_one(out, "refused_heads_total", "counter", "Requests whose head broke a limit.",
+	put_one(out, "refused_heads_total", "counter",
+		"Requests whose head broke a limit, was malformed or was incomplete.",
 		atomic_load(&m->refused_head));
+	put_one(out, "slow_connections_total", "counter",
+		"Connections that were ended because the client was too slow.",
+		atomic_load(&m->slow));
 	put_one(out, "refused_signatures_total", "counter",
 		"Requests with a wrong or missing signature.", atomic_load(&m->refused_auth));
 	put_latency(m, out);

@@ -41,7 +41,9 @@ struct gw_metrics {
 	atomic_ullong requests[GW_OPS_MAX][6];
 	atomic_ullong bytes_in, bytes_out; /* bodies of requests and of replies */
 	atomic_ullong aborted;		   /* requests whose reply was not sent to its end */
-	atomic_ullong refused_head;	   /* requests whose head broke a limit */
+	/* requests whose head broke a limit, was malformed or was incomplete */
+	atomic_ullong refused_head;
+	atomic_ullong slow; /* connections that were ended because the client was too slow */
 	atomic_ullong refused_auth;	   /* requests with a wrong or missing signature */
 	/* requests with an RDMA token that the gateway could not serve, so that the bytes go by
 	 * HTTP, by reason */

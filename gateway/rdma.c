@@ -285,7 +285,8 @@ void gw_rdma_leave(struct gw_request *req)
 
 /* ---- one move ---- */
 
-/* Adds the bytes of a move to the metric of the transport that moved them. */
+/* Adds the bytes of a move to those of the request, and to the metric of the transport that moved
+ * them. */
 static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 {
 	struct penstock_object_remote_info info = {.size = sizeof(info)};
@@ -293,8 +294,11 @@ static void count_bytes(struct gw_request *req, bool out, uint64_t bytes)
 
 	penstock_object_remote_get_info(req->remote, &info);
 	for (unsigned i = 0; i < GW_TRANSPORTS_MAX && metrics->rdma_names[i]; i++)
-		if (!strcmp(metrics->rdma_names[i], info.transport))
+		if (!strcmp(metrics->rdma_names[i], info.transport)) {
 			atomic_fetch_add(&metrics->rdma_bytes[i][out], bytes);
+			atomic_store(&req->transport, metrics->rdma_names[i]);
+		}
+	atomic_fetch_add(&req->rdma_bytes, bytes);
 }
 
 /* Combines the CRC of a piece with the CRC of the request's bytes before it. This is possible

@@ -7,6 +7,7 @@
 #ifndef GW_REQUEST_H
 #define GW_REQUEST_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -61,6 +62,10 @@ struct gw_request {
 	struct gw_session *session;
 	char range[64]; /* value of the header Range, if `session` has set it */
 	bool moves;	/* whether gw_rdma_enter has counted this request */
+	/* Transport that has moved bytes of the body by RDMA, or NULL, and the number of these
+	 * bytes. The thread that moves them may not be the one that reads these members. */
+	const char *_Atomic transport;
+	atomic_ullong rdma_bytes;
 	bool has_crc64; /* whether the transport has computed `crc64` */
 	uint64_t crc64; /* CRC-64/NVME of the bytes that have moved by RDMA */
 	enum gw_error error;

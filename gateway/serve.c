@@ -19,6 +19,7 @@
 #include "certificate.h"
 #include "core/base/clock.h"
 #include "front.h"
+#include "listen.h"
 #include "rdma.h"
 #include "upstream.h"
 
@@ -199,7 +200,7 @@ static int metrics_start(struct gateway *g)
 	if (!g->options->metrics)
 		return 0;
 	g->metrics_shared.connections_max = METRICS_CONNECTIONS;
-	g->metrics_fd = gw_http_listen(g->options->metrics, g->why, g->why_len);
+	g->metrics_fd = gw_listen(g->options->metrics, g->why, g->why_len);
 	if (g->metrics_fd < 0)
 		return g->metrics_fd;
 	http.fd = g->metrics_fd;
@@ -295,7 +296,7 @@ static int gateway_start(struct gateway *g)
 	ret = rdma_open(g);
 	if (ret)
 		return ret;
-	g->fd = gw_http_listen(o->listen, g->why, g->why_len);
+	g->fd = gw_listen(o->listen, g->why, g->why_len);
 	if (g->fd < 0)
 		return g->fd;
 	if (o->connections_per_address_max) {

@@ -5,6 +5,7 @@ examples/object_boto3.py adds the tokens through its event hooks. rdma.py [WORD.
 whose names contain one of the words, or all. Prints TAP; tests/run runs it."""
 
 import base64
+import json
 import os
 import random
 import re
@@ -95,6 +96,13 @@ def round_trip(transport, device, *flags):
         same(s.memory.read(0, 1001) == data[5000:6000] + b"\0", True, "the range")
         same((s.moved(transport, "in"), s.moved(transport, "out")), (LEN, LEN + 1000), "bytes")
         same(s.declined("other"), 0, "declined")
+        until(lambda: s.gateway.metric("penstock_requests_in_flight") == 0, "all have ended")
+        with open(s.gateway.log, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        same([(line["operation"], line["rdma_bytes"], line["bytes_in"], line["bytes_out"])
+              for line in lines if line["transport"] == transport],
+             [("PutObject", LEN, 0, 0), ("GetObject", LEN, 0, 0), ("GetObject", 1000, 0, 0)],
+             "lines of the log")
         # Uploads an object in parts.
         upload = s.plain.create_multipart_upload(Bucket="data-1", Key="parts")["UploadId"]
         parts = []
@@ -199,6 +207,11 @@ def case_wrong_tokens():
             same(declined_put(s, foreign), ("RDMANotSupported", "501"), foreign)
         same([s.metric(f'rdma_declined_total{{reason="{reason}"}}') for reason in
               ("other-address", "no-transport")], [1, 1], "declined")
+        # A client on the same host, but in another network namespace, has no such socket for the
+        # gateway.
+        absent = ":".join([*token.split(":")[:-2], "absent", "0" * 32])
+        same(declined_put(s, absent), ("RDMANotSupported", "501"), absent)
+        same(s.metric('rdma_declined_total{reason="unreachable"}'), 1, "unreachable")
         same(read_plain(s.plain, "key") == data, True, "the object is unchanged")
 
 

@@ -16,6 +16,7 @@
 
 #include "gateway/addresses.h"
 #include "gateway/http.h"
+#include "gateway/listen.h"
 
 #define THREADS 2
 /* Number of the call of pthread_create that starts the server's last thread: the watch has a thread
@@ -115,7 +116,7 @@ static ssize_t client_read(int fd, char out[16])
 static void no_connection_is_lost_if_a_thread_fails(void **state)
 {
 	char why[256] = "", reply[16];
-	int server = gw_http_listen("127.0.0.1:0", why, sizeof(why)), client;
+	int server = gw_listen("127.0.0.1:0", why, sizeof(why)), client;
 	struct gw_http *http;
 
 	(void)state;
@@ -142,7 +143,7 @@ static void no_connection_is_lost_if_a_thread_fails(void **state)
 static void failed_connections_are_not_counted(void **state)
 {
 	char why[256] = "", reply[16];
-	int server = gw_http_listen("127.0.0.1:0", why, sizeof(why));
+	int server = gw_listen("127.0.0.1:0", why, sizeof(why));
 	uint64_t give_up = test_now_ns() + 60000000000u;
 	struct gw_http *http;
 
