@@ -110,8 +110,7 @@ static bool payload_begin(struct gw_request *req)
 	const char *payload = gw_header(req, "x-amz-content-sha256");
 	struct gw_body *body = &req->body;
 
-	if (!payload || (req->claim && req->claim->presigned && strncmp(payload, "STREAMING", 9)) ||
-	    !strcmp(payload, PST_SIGV4_UNSIGNED))
+	if (!payload || !strcmp(payload, PST_SIGV4_UNSIGNED))
 		return true;
 	if (!strncmp(payload, "STREAMING-", 10)) {
 		body->chunked = pst_chunked_open(payload, req->claim);

@@ -337,7 +337,7 @@ static unsigned head_collect(struct gw_request *req, struct head *h, const char 
 
 	head_add(h, "host", req->server->upstream->host);
 	head_add(h, "x-amz-date", h->date);
-	if (!payload || strlen(payload) != 64 || req->body.chunked || req->claim->presigned)
+	if (!payload || strlen(payload) != 64 || req->body.chunked)
 		payload = PST_SIGV4_UNSIGNED;
 	head_add(h, "x-amz-content-sha256", payload);
 	if (token)

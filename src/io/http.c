@@ -58,7 +58,8 @@ struct reactor {
 	/* connections without a call; the one whose call ended last comes first */
 	struct pst_http_conn *idle;
 	unsigned busy;		      /* number of connections with a call */
-	struct pst_http_call *inbox;  /* calls to start; guarded by the lock */
+	/* calls to start, some of them (CALL_DELAYED) after a delay; guarded by the lock */
+	struct pst_http_call *inbox;
 	/* number of this reactor's calls in flight; guarded by the lock */
 	unsigned load;
 	struct pst_http_call *delayed; /* calls that wait for their next attempt */
@@ -269,6 +270,26 @@ static void call_give_up(struct reactor *r, struct pst_http_call *call, enum pst
 	call_end(r, call, call->err.code);
 }
 
+/* Puts a call on the reactor's list of delayed calls. */
+static void call_schedule(struct reactor *r, struct pst_http_call *call)
+{
+	atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
+	call->delay_ns = call_delay(r, call);
+	call->due_ns = pst_now_ns() + call->delay_ns;
+	call->next = r->delayed;
+	r->delayed = call;
+}
+
+/* Lowers the limit of calls in flight, because the server asked for fewer requests. Lets the call
+ * keep its place among these calls while it waits, so that no other call takes it. Called under the
+ * lock. */
+static void call_slow_down(struct pst_http_call *call)
+{
+	pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
+	call->keeps_slot = true;
+	call->endpoint->inflight++;
+}
+
 /* Repeats a call (an HTTP request) later, or ends it if it has been repeated often enough. */
 static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_http_end end)
 {
@@ -286,19 +307,11 @@ static void call_repeat(struct reactor *r, struct pst_http_call *call, enum pst_
 		call_give_up(r, call, end);
 		return;
 	}
-	atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
-	call->due_ns = pst_now_ns() + call_delay(r, call);
-	call->next = r->delayed;
-	r->delayed = call;
+	call_schedule(r, call);
 	pthread_mutex_lock(&lock);
 	call_leave(call, r, CALL_DELAYED);
-	/* The server asked for fewer requests. So the call keeps its place among the requests in
-	 * flight while it waits, and no other call takes it. */
-	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429)) {
-		pst_http_limit_slow_down(&call->endpoint->limit, pst_now_ns());
-		call->keeps_slot = true;
-		call->endpoint->inflight++;
-	}
+	if (end == PST_HTTP_AGAIN && (call->head.status == 503 || call->head.status == 429))
+		call_slow_down(call);
 	calls_dispatch(r);
 	pthread_mutex_unlock(&lock);
 }
@@ -535,7 +548,12 @@ static void inbox_start(struct reactor *r)
 	pthread_mutex_unlock(&lock);
 	for (; list; list = next) {
 		next = list->next;
-		call_begin(r, list);
+		if (list->place == CALL_DELAYED) {
+			call_schedule(r, list);
+			memset(&list->head, 0, sizeof(list->head));
+		} else {
+			call_begin(r, list);
+		}
 	}
 }
 
@@ -625,10 +643,12 @@ static void *reactor_run(void *arg)
 		}
 		if (atomic_load(&r->cancels))
 			cancelled_end(r);
+		/* A call in the inbox may be delayed and already cancelled. delayed_start ends it,
+		 * because no further event would wake this thread before the delay is over. */
+		inbox_start(r);
 		delayed_start(r, now_ns);
 		if (now_ns - r->tick_ns >= TICK_NS)
 			conns_check(r, now_ns);
-		inbox_start(r);
 	}
 	return NULL;
 }
@@ -713,27 +733,58 @@ static int reactors_start(void)
 	return reactor_count ? 0 : ret; /* one is enough to work */
 }
 
-int pst_http_start(struct pst_http_call *call, struct pst_err *err)
+/* Adds a call to the list of its endpoint. Called under the lock. */
+static void call_wait(struct pst_http_call *call)
 {
 	struct pst_http_endpoint *endpoint = call->endpoint;
+
+	call->place = CALL_WAITS;
+	call->next = NULL;
+	*endpoint->waiting_end = call;
+	endpoint->waiting_end = &call->next;
+	queue_add(endpoint);
+	calls_dispatch(NULL);
+}
+
+/* Gives a call to a reactor, which begins it after a delay. Called under the lock. */
+static void call_put_off(struct pst_http_call *call)
+{
+	struct reactor *reactor = reactor_least();
+
+	call->place = CALL_DELAYED;
+	call->reactor = reactor->index;
+	call->next = reactor->inbox;
+	reactor->inbox = call;
+	if (call->slowed)
+		call_slow_down(call);
+	reactor_wake(reactor);
+}
+
+static int call_start(struct pst_http_call *call, void (*put)(struct pst_http_call *call),
+		      struct pst_err *err)
+{
 	int ret;
 
 	call->got_first = call->got_before = call->got;
 	pthread_mutex_lock(&lock);
 	ret = reactors_start();
-	if (!ret) {
-		call->place = CALL_WAITS;
-		call->next = NULL;
-		*endpoint->waiting_end = call;
-		endpoint->waiting_end = &call->next;
-		queue_add(endpoint);
-		calls_dispatch(NULL);
-	}
+	if (!ret)
+		put(call);
 	pthread_mutex_unlock(&lock);
 	if (ret)
 		return pst_fail_errno(err, ret, pst_why_from_errno(ret),
 				      "the threads for HTTP cannot be started: %m");
 	return 0;
+}
+
+int pst_http_start(struct pst_http_call *call, struct pst_err *err)
+{
+	return call_start(call, call_wait, err);
+}
+
+int pst_http_start_later(struct pst_http_call *call, struct pst_err *err)
+{
+	return call_start(call, call_put_off, err);
 }
 
 bool pst_http_cancel(struct pst_http_call *call)

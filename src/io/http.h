@@ -86,8 +86,13 @@ struct pst_http_call {
 	/* text body of the last response that had one; the owner frees text.at */
 	struct pst_text text;
 	unsigned attempts; /* number of attempts, including the first */
+	/* Number of failed attempts since the last progress. The owner sets it, together with
+	 * `slowed` and head.retry_after_s, before pst_http_start_later. */
+	unsigned tries;
+	/* the server has asked for fewer requests, with an answer that judge() has not taken for a
+	 * temporary error */
+	bool slowed;
 	/* used by http.c and the reactors */
-	unsigned tries;		  /* attempts since the last progress */
 	unsigned address;	  /* index of the address that this attempt uses */
 	unsigned addresses_tried; /* addresses that failed in a row */
 	int place;		  /* list that the call is on; guarded by http.c's lock */
@@ -96,6 +101,7 @@ struct pst_http_call {
 	/* the call waits for its next attempt, and counts as in flight meanwhile, so that no other
 	 * call takes its place */
 	bool keeps_slot;
+	uint64_t delay_ns;   /* last delay before an attempt */
 	uint64_t due_ns;     /* time of the next attempt */
 	uint64_t got_first;  /* value of `got` when the call began */
 	uint64_t got_before; /* value of `got` when the attempt began */
@@ -108,6 +114,9 @@ struct pst_http_call {
 /* Starts a call. Returns 0 or -errno. If it returns -errno, done() will not be called. Any thread
  * may call pst_http_start, which takes a lock for a short time. */
 int pst_http_start(struct pst_http_call *call, struct pst_err *err);
+/* Like pst_http_start, but after the delay that follows a temporary error. The owner of a call uses
+ * it to repeat a call that has ended with such an error. `tries` is at least 1. */
+int pst_http_start_later(struct pst_http_call *call, struct pst_err *err);
 /*
  * Cancels a call whose done() has not been called. Returns true if the call had not started: it has
  * then ended with -ECANCELED, and done() is not called. Returns false if a reactor has the call:

@@ -291,6 +291,32 @@ static void param_put(const char *name, const char *value, size_t len, struct ps
 	pst_uri_put(out, value, len, false);
 }
 
+/* Returns the value of a header. *count is the number of headers with this name. */
+static const char *header_find(const struct pst_sigv4_request *req, const char *name,
+			       unsigned *count)
+{
+	const char *value = NULL;
+
+	*count = 0;
+	for (unsigned i = 0; i < req->header_count; i++) {
+		if (strcmp(req->headers[i].name, name))
+			continue;
+		value = req->headers[i].value;
+		++*count;
+	}
+	return value;
+}
+
+/* Returns the payload that the signature of a presigned request covers. Like botocore, clients that
+ * sign the header x-amz-content-sha256 sign its value instead of UNSIGNED-PAYLOAD. */
+static const char *presigned_payload(const struct pst_sigv4_request *req)
+{
+	unsigned count;
+	const char *value = header_find(req, "x-amz-content-sha256", &count);
+
+	return value ? value : PST_SIGV4_UNSIGNED;
+}
+
 void pst_sigv4_presign(const struct pst_sigv4_request *req, const struct pst_sigv4_keys *keys,
 		       time_t now, unsigned expires_s, struct pst_text *out)
 {
@@ -320,28 +346,12 @@ void pst_sigv4_presign(const struct pst_sigv4_request *req, const struct pst_sig
 		with_query.query = query.at;
 		pst_text_put(out, query.at, query.len);
 		pst_text_put_str(out, "&X-Amz-Signature=");
-		request_sign(&with_query, keys, date, &names, PST_SIGV4_UNSIGNED, out);
+		request_sign(&with_query, keys, date, &names, presigned_payload(req), out);
 	}
 	free(query.at);
 	free(expires.at);
 	free(credential.at);
 	free(names.at);
-}
-
-/* Returns the value of a header. *count is the number of headers with this name. */
-static const char *header_find(const struct pst_sigv4_request *req, const char *name,
-			       unsigned *count)
-{
-	const char *value = NULL;
-
-	*count = 0;
-	for (unsigned i = 0; i < req->header_count; i++) {
-		if (strcmp(req->headers[i].name, name))
-			continue;
-		value = req->headers[i].value;
-		++*count;
-	}
-	return value;
 }
 
 /* Copies a word of visible ASCII characters. Refuses an empty word and one that is too long. */
@@ -620,7 +630,7 @@ enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 		.region = claim->region,
 		.service = claim->service,
 		.signed_headers = claim->signed_headers,
-		.payload = claim->presigned ? PST_SIGV4_UNSIGNED : req->payload,
+		.payload = claim->presigned ? presigned_payload(req) : req->payload,
 		.key = claim->signing_key,
 	};
 	enum pst_sigv4_result result;

@@ -116,8 +116,9 @@ enum pst_sigv4_result pst_sigv4_claim(const struct pst_sigv4_request *req,
 
 /* Checks a signature. `secret` is the secret of the claimed access key; NULL if the server does not
  * have this key. `day` is the cache of this secret's signing key, or NULL. `region` is the server's
- * region; NULL accepts any. For a presigned request, the function ignores req->payload and uses
- * UNSIGNED-PAYLOAD. For all other requests, the caller must compare req->payload with the body. */
+ * region; NULL accepts any. For a presigned request, the function ignores req->payload and uses the
+ * header x-amz-content-sha256, or UNSIGNED-PAYLOAD without this header. The caller must compare the
+ * used value with the body. */
 enum pst_sigv4_result pst_sigv4_verify(const struct pst_sigv4_request *req,
 				       struct pst_sigv4_claim *claim, const char *secret,
 				       struct pst_sigv4_day *day, const char *region, time_t now);

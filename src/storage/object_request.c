@@ -19,8 +19,6 @@
 
 /* Maximum number of repetitions after errors that may be temporary (pst_object_call_may_pass). */
 #define REPEATS_MAX 3
-/* pause in ns before the first repetition; doubles with each further one */
-#define REPEAT_DELAY_NS 100000000
 /* Default times in seconds: PATIENCE_S is the maximum wait for the head of a response, and
  * REPEATS_S is for the pauses between attempts. */
 #define PATIENCE_S 30
@@ -440,13 +438,29 @@ bool pst_object_call_may_pass(const struct pst_object_call *call)
 	return call->repeats < REPEATS_MAX && pst_object_call_is_passing(call);
 }
 
+bool pst_object_call_is_slowed(const struct pst_object_call *call)
+{
+	static const char *const slow[] = {"SlowDown", "ServiceUnavailable", NULL};
+	char code[64];
+
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	return pst_object_code_is(code, slow);
+}
+
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err)
 {
+	char code[64];
+
+	/* the message if the call is cancelled before it ends again */
+	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
+	pst_fail_errno(&call->http.err, EIO, PENSTOCK_WHY_IO_ERROR, "%s answered %u%s%s",
+		       pst_path_tail(call->http.endpoint->host), call->http.head.status,
+		       code[0] ? " " : "", code);
 	call->repeats++;
-	call->http.tries = 0;
-	memset(&call->http.head, 0, sizeof(call->http.head));
+	call->http.tries++;
+	call->http.slowed = pst_object_call_is_slowed(call);
 	pst_object_call_clear(call);
-	return pst_http_start(&call->http, err);
+	return pst_http_start_later(&call->http, err);
 }
 
 bool pst_object_call_lacks_sums(const struct pst_object_call *call)
@@ -564,23 +578,6 @@ int pst_object_call_wait(struct pst_object_call *call, struct pst_object_wait *w
 	return late && call->http.result == -ECANCELED ? call_late(call, err) : 0;
 }
 
-/* Waits before a repetition, because the server is busy. Returns 0, or -errno if the call must end
- * instead. */
-static int repeat_wait(const struct pst_object_call *call, struct pst_object_wait *wait,
-		       uint64_t until_ns, struct pst_err *err)
-{
-	uint64_t next_ns = pst_now_ns() + ((uint64_t)REPEAT_DELAY_NS << call->repeats);
-	int ret = 0;
-
-	pthread_mutex_lock(&wait->lock);
-	while (!ret && pst_now_ns() < next_ns) {
-		wait_some(call, wait, next_ns);
-		ret = call_check(call, until_ns, err);
-	}
-	pthread_mutex_unlock(&wait->lock);
-	return ret;
-}
-
 /* Waits for the end of a call that has been started. Repeats the call after an error that may be
  * temporary. */
 static int wait_and_repeat(struct pst_object_call *call, struct pst_object_wait *wait,
@@ -593,9 +590,7 @@ static int wait_and_repeat(struct pst_object_call *call, struct pst_object_wait 
 		ret = pst_object_call_wait(call, wait, until_ns, err);
 		if (ret || !pst_object_call_may_pass(call))
 			return ret;
-		ret = repeat_wait(call, wait, until_ns, err);
-		if (!ret)
-			ret = pst_object_call_repeat(call, err);
+		ret = pst_object_call_repeat(call, err);
 	}
 	return ret;
 }

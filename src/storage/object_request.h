@@ -133,7 +133,9 @@ bool pst_object_call_may_pass(const struct pst_object_call *call);
 bool pst_object_call_is_passing(const struct pst_object_call *call);
 /* Returns whether the code of an error is in the list, which ends with NULL. */
 bool pst_object_code_is(const char *code, const char *const *list);
-/* Starts an ended call once more, for another attempt. */
+/* Returns whether the server has answered a call with an error that asks for fewer requests. */
+bool pst_object_call_is_slowed(const struct pst_object_call *call);
+/* Starts an ended call once more, after the delay that http.c computes for another attempt. */
 int pst_object_call_repeat(struct pst_object_call *call, struct pst_err *err);
 /* Returns whether the server has refused a request because it does not support the kind of checksum
  * in it. */

@@ -195,17 +195,27 @@ static void part_work_run(struct pst_object_job *job)
 	pthread_mutex_unlock(&up->lock);
 }
 
+/* Replaces a part's call by an empty call. Keeps the members that determine the delay of the next
+ * request. */
+static void part_renew_call(struct part *part, unsigned repeats)
+{
+	struct pst_object_call next = {.repeats = repeats,
+				       .http.tries = part->call.http.tries,
+				       .http.slowed = part->call.http.slowed};
+
+	next.http.head.retry_after_s = part->call.http.head.retry_after_s;
+	pst_object_call_clear(&part->call);
+	part->call = next;
+}
+
 /* Lets the device's thread prepare a part in the memory of this device or, if `why` is not NULL,
  * move the part to host memory for this reason. */
 static void part_work(struct part *part, const struct pst_err *why)
 {
 	struct pst_object_upload *up = part->upload;
-	const unsigned repeats = part->call.repeats;
 
 	/* drops the headers of a request that could not be made */
-	pst_object_call_clear(&part->call);
-	memset(&part->call, 0, sizeof(part->call));
-	part->call.repeats = why ? 0 : repeats;
+	part_renew_call(part, why ? 0 : part->call.repeats);
 	up->device_moving += part->state == PART_FILLING;
 	part->state = PART_SUMMING;
 	up->summing++;
@@ -238,7 +248,6 @@ static void part_resend(struct part *part)
 	struct pst_object_upload *up = part->upload;
 	bool passing = part->grant.verdict.next != PENSTOCK_OBJECT_RESEND;
 	bool again = passing && (part->window ? !part->call.repeats : up->windows_only);
-	unsigned repeats = part->call.repeats + 1;
 	struct pst_err why, err;
 	int ret;
 
@@ -248,9 +257,9 @@ static void part_resend(struct part *part)
 		pst_object_grant_why(&part->grant, &why);
 	/* The lock keeps pst_object_send_stop from cancelling the call while it changes. */
 	pthread_mutex_lock(&up->lock);
-	pst_object_call_clear(&part->call);
-	memset(&part->call, 0, sizeof(part->call));
-	part->call.repeats = again ? repeats : 0;
+	part->call.http.tries = passing ? part->call.http.tries + 1 : 0;
+	part->call.http.slowed = pst_object_call_is_slowed(&part->call);
+	part_renew_call(part, again ? part->call.repeats + 1 : 0);
 	part->offered = !again;
 	if (up->stopping)
 		ret = pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted");
@@ -354,7 +363,8 @@ static int part_offer(struct part *part, struct pst_err *err)
 }
 
 /* Starts the request that uploads a part. The first attempt offers the part's window to the server.
- * If that is not possible, and in later attempts, the part is the body of the request. */
+ * If that is not possible, and in later attempts, the part is the body of the request. After an
+ * error that may pass, the request is delayed. */
 static int part_start(struct part *part, struct pst_err *err)
 {
 	struct pst_object_upload *up = part->upload;
@@ -375,7 +385,8 @@ static int part_start(struct part *part, struct pst_err *err)
 		if (ret)
 			return ret;
 	}
-	return pst_http_start(&part->call.http, err);
+	return part->call.http.tries ? pst_http_start_later(&part->call.http, err)
+				     : pst_http_start(&part->call.http, err);
 }
 
 static void part_send(struct part *part)

@@ -260,7 +260,8 @@ def call(method, path, query="", headers=None, body=b"", **named):
 
 
 def presigned(method, path, query="", expires="60", signer=None, headers=None):
-    """Signs a request in its query. Returns the query."""
+    """Signs a request in its query. Returns the query. As in botocore, the signature covers the
+    body's hash only if a header has it."""
     signer = signer or Signer()
     headers = {"Host": host(), **(headers or {})}
     names = ";".join(sorted(name.lower() for name in headers))
@@ -269,7 +270,8 @@ def presigned(method, path, query="", expires="60", signer=None, headers=None):
              f"X-Amz-Date={signer.stamp}", f"X-Amz-Expires={expires}",
              "X-Amz-SignedHeaders=" + urllib.parse.quote(names, safe="")]
     query = "&".join(([query] if query else []) + pairs)
-    signature, _ = signer.request(method, path, query, headers, UNSIGNED)
+    payload_hash = headers.get("x-amz-content-sha256", UNSIGNED)
+    signature, _ = signer.request(method, path, query, headers, payload_hash)
     return f"{query}&X-Amz-Signature={signature}"
 
 

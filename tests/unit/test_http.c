@@ -276,9 +276,14 @@ static void connections_are_used_again(void **state)
 
 /* ---- single calls ---- */
 
+/* number of delays of a call that the tests look at */
+#define DELAYS 3
+
 struct one {
 	struct pst_http_call http;
+	uint64_t delays_ns[DELAYS]; /* the delay before each repetition */
 	const char *method, *path;
+	const char *path_then; /* path after DELAYS attempts; NULL: the same path */
 	struct iovec iov;
 	char memory[BODY];
 	bool ended; /* whether the call has ended; guarded by `lock` */
@@ -286,11 +291,14 @@ struct one {
 
 static void one_write_head(struct pst_http_call *call, struct pst_text *out)
 {
-	const struct one *one = (const struct one *)call;
+	struct one *one = (struct one *)call;
 
+	if (call->attempts > 1 && call->attempts <= DELAYS + 1)
+		one->delays_ns[call->attempts - 2] = call->delay_ns;
 	pst_text_put_str(out, one->method);
 	pst_text_put_str(out, " ");
-	pst_text_put_str(out, one->path);
+	pst_text_put_str(out, one->path_then && call->attempts > DELAYS ? one->path_then
+									 : one->path);
 	pst_text_put_str(out, " HTTP/1.1\r\nhost: test\r\n\r\n");
 }
 
@@ -311,8 +319,8 @@ static void one_done(struct pst_http_call *call)
 	pthread_mutex_unlock(&lock);
 }
 
-static void one_start_at(struct one *one, const struct pst_http_endpoint_opts *opts,
-			 const char *path)
+/* Prepares a call without starting it. */
+static void one_init(struct one *one, const struct pst_http_endpoint_opts *opts, const char *path)
 {
 	static const struct pst_http_ops one_ops = {one_write_head, one_judge, one_done};
 	struct pst_err err;
@@ -326,6 +334,14 @@ static void one_start_at(struct one *one, const struct pst_http_endpoint_opts *o
 	one->http.in_count = 1;
 	one->http.in_len = BODY;
 	assert_int_equal(pst_endpoint_get(opts, &one->http.endpoint, &err), 0);
+}
+
+static void one_start_at(struct one *one, const struct pst_http_endpoint_opts *opts,
+			 const char *path)
+{
+	struct pst_err err;
+
+	one_init(one, opts, path);
 	assert_int_equal(pst_http_start(&one->http, &err), 0);
 }
 
@@ -464,6 +480,134 @@ static void slowed_calls_make_no_room(void **state)
 		assert_int_equal(one_wait(&failing[i]), 0);
 }
 
+/* Checks the delays of many calls. Each must be at least `least_ns` and less than `most_ns`. The
+ * largest must exceed the smallest by a quarter of this range. Random delays of DELAYED calls fail
+ * this check in one of 10^20 runs. */
+static void delays_check(const uint64_t *ns, unsigned count, uint64_t least_ns, uint64_t most_ns)
+{
+	uint64_t low = UINT64_MAX, high = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		low = ns[i] < low ? ns[i] : low;
+		high = ns[i] > high ? ns[i] : high;
+	}
+	printf("# %u delays from %u to %u us; expected from %u to %u us\n", count,
+	       (unsigned)(low / 1000), (unsigned)(high / 1000), (unsigned)(least_ns / 1000),
+	       (unsigned)(most_ns / 1000));
+	assert_true(low >= least_ns);
+	assert_true(high < most_ns);
+	assert_true(high - low >= (most_ns - least_ns) / 4);
+}
+
+#define DELAYED 40
+#define MS_NS 1000000ull
+
+/* The maximum delay before a repetition doubles with each repetition. A delay is random, so that
+ * calls that have failed at the same moment are not repeated at the same moment. */
+static void delays_are_random(void **state)
+{
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = server_start()};
+	static struct one failing[DELAYED];
+	uint64_t ns[DELAYED];
+	struct pst_err err;
+
+	(void)state;
+	for (unsigned i = 0; i < DELAYED; i++) {
+		one_init(&failing[i], &opts, "/error");
+		failing[i].path_then = "/";
+		assert_int_equal(pst_http_start(&failing[i].http, &err), 0);
+	}
+	for (unsigned i = 0; i < DELAYED; i++)
+		assert_int_equal(one_wait(&failing[i]), 0);
+	for (unsigned n = 0; n < DELAYS; n++) {
+		for (unsigned i = 0; i < DELAYED; i++)
+			ns[i] = failing[i].delays_ns[n];
+		delays_check(ns, DELAYED, 50 * MS_NS << n, 100 * MS_NS << n);
+	}
+}
+
+/* Starts calls with a delay, as after the failed attempt number `tries`, and cancels them at once.
+ * Returns the number of milliseconds until they have ended. */
+static unsigned later_calls_run(struct one *calls, unsigned port, unsigned tries,
+				unsigned retry_after_s)
+{
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = port};
+	struct timespec from, to;
+	struct pst_err err;
+
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	for (unsigned i = 0; i < DELAYED; i++) {
+		one_init(&calls[i], &opts, "/");
+		calls[i].http.tries = tries;
+		calls[i].http.head.retry_after_s = retry_after_s;
+		assert_int_equal(pst_http_start_later(&calls[i].http, &err), 0);
+		assert_false(pst_http_cancel(&calls[i].http));
+		assert_int_equal(one_wait(&calls[i]), -ECANCELED);
+		assert_int_equal(calls[i].http.attempts, 0);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	return (unsigned)((to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000);
+}
+
+/* The owner of a call can repeat the call itself. The delay is like that between two attempts, and
+ * pst_http_cancel ends it. */
+static void later_calls_are_delayed(void **state)
+{
+	static const struct {
+		unsigned tries, retry_after_s;
+		uint64_t least_ms, most_ms;
+	} rows[] = {{1, 0, 50, 100},	       {2, 0, 100, 200},	 {8, 0, 6400, 12800},
+		    {100, 0, 10000, 20000},    {3, 10, 10100, 10200},	 {3, 1000, 60100, 60200},
+		    {UINT32_MAX, 0, 10000, 20000}};
+	static struct one calls[DELAYED];
+	uint64_t ns[DELAYED];
+	unsigned port = server_start();
+
+	(void)state;
+	for (size_t n = 0; n < sizeof(rows) / sizeof(rows[0]); n++) {
+		unsigned ms = later_calls_run(calls, port, rows[n].tries, rows[n].retry_after_s);
+
+		printf("# %u attempts: cancelled calls ended in %u ms\n", rows[n].tries, ms);
+		for (unsigned i = 0; i < DELAYED; i++)
+			ns[i] = calls[i].http.delay_ns;
+		delays_check(ns, DELAYED, rows[n].least_ms * MS_NS, rows[n].most_ms * MS_NS);
+		/* less than most of the delays */
+		assert_in_range(ms, 0, 5000);
+	}
+}
+
+/* If the server has asked for fewer requests, the owner of a call says so. The limit of calls in
+ * flight then falls, and the call keeps its place while it waits. */
+static void later_calls_slow_down(void **state)
+{
+	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = server_start()};
+	struct pst_http_endpoint *endpoint;
+	struct pst_err err;
+	struct one one;
+
+	(void)state;
+	one_init(&one, &opts, "/");
+	endpoint = one.http.endpoint;
+	assert_int_equal(endpoint->limit.now, PST_HTTP_INFLIGHT_FIRST);
+	one.http.tries = 8;
+	one.http.slowed = true;
+	assert_int_equal(pst_http_start_later(&one.http, &err), 0);
+	assert_int_equal(endpoint->limit.now, PST_HTTP_INFLIGHT_FIRST / 2);
+	assert_int_equal(endpoint->inflight, 1);
+	assert_false(pst_http_cancel(&one.http));
+	assert_int_equal(one_wait(&one), -ECANCELED);
+	assert_int_equal(endpoint->inflight, 0);
+	/* Without a delay that the test cancels, such a call is served. */
+	one_init(&one, &opts, "/");
+	one.http.tries = 1;
+	one.http.slowed = true;
+	assert_int_equal(pst_http_start_later(&one.http, &err), 0);
+	assert_int_equal(one_wait(&one), 0);
+	assert_int_equal(one.http.got, BODY);
+	assert_int_equal(one.http.attempts, 1);
+	assert_int_equal(endpoint->inflight, 0);
+}
+
 /* If a connection received more bytes than the answer has, the client closes the connection. */
 static void surplus_ends_a_connection(void **state)
 {
@@ -594,6 +738,9 @@ int main(void)
 		cmocka_unit_test(other_addresses_are_tried),
 		cmocka_unit_test(delayed_calls_make_room),
 		cmocka_unit_test(slowed_calls_make_no_room),
+		cmocka_unit_test(delays_are_random),
+		cmocka_unit_test(later_calls_are_delayed),
+		cmocka_unit_test(later_calls_slow_down),
 		cmocka_unit_test(surplus_ends_a_connection),
 		cmocka_unit_test(forks_while_a_connection_closes),
 		cmocka_unit_test(many_servers),

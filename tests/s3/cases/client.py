@@ -128,6 +128,33 @@ def case_client_object_to_object(t):
     true(t.body("b") == body, "the object differs")
 
 
+def case_client_virtual_hosts(t):
+    """With path-style=0, each bucket is a host of its own. Only the name of the bucket's host can
+    be resolved, so a request that has the bucket in its path fails."""
+    if "S3_DOMAIN" not in os.environ:
+        raise Skip("no S3_DOMAIN is given")
+    if "S3_HOSTS" not in os.environ:
+        raise Skip("mount is refused here")
+    with open(os.environ["S3_HOSTS"], "a", encoding="utf-8") as hosts:
+        print(f"127.0.0.1 {t.bucket}.{os.environ['S3_DOMAIN']}", file=hosts)
+    files = Folder()
+    named = {"AWS_ENDPOINT_URL": ENDPOINT.replace("127.0.0.1", os.environ["S3_DOMAIN"])}
+    for key, size in (("a b/ü+", 1000), ("parts", 20 * MIB + 3)):
+        link = url(t, key) + "?path-style=0"
+        copy(files.write("f", data(size)), link, **named)
+        true(t.body(key) == data(size), f"the object of {size} bytes differs")
+        copy(link, files.path("g"), **named)
+        true(files.read("g") == data(size), f"the file of {size} bytes differs")
+    true("-" in t.head("parts")["ETag"], "a long object is not uploaded in parts")
+    refused(["NoSuchKey", "404"], url(t, "missing") + "?path-style=0", files.path("h"), **named)
+    # The list of a bucket is a request for the path "/".
+    t.put("run/step-1/model.safetensors", b"")
+    listed = run("ckpt", "list", "--json", f"s3://{t.bucket}/run?path-style=0", **named)
+    same(listed.stderr, "", "ckpt list")
+    same([item["path"] for item in json.loads(listed.stdout)["checkpoints"]],
+         [f"s3://{t.bucket}/run/step-1"], "checkpoints")
+
+
 def case_client_odd_keys(t):
     files = Folder()
     for key in ("a b", "a+b", "ü/日本", "x%2Fy", "?q=1", "#f", "a&b=c", "'\"<>", "dir/", "//x",

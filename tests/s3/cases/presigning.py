@@ -2,9 +2,15 @@
 """Presigned URLs, which have the signature in the query: their expiry, and each kind of error."""
 
 import datetime
+import hashlib
 import urllib.request
 
-from tools import ENDPOINT, KEY, Signer, host, one_of, presigned, same, send, tls_context, true
+from botocore.auth import S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from tools import (EMPTY_SHA256, ENDPOINT, KEY, REGION, SECRET, Signer, host, one_of, presigned,
+                   same, send, tls_context, true)
 
 
 def ago(seconds):
@@ -163,6 +169,34 @@ def case_presigned_signed_header(t):
     t.absent("k")
     send("PUT", t.path("k"), query, {"Content-Type": "text/x"}, b"x").is_ok()
     same(t.head("k")["ContentType"], "text/x", "Content-Type")
+
+
+def case_presigned_content_hash(t):
+    """If the header x-amz-content-sha256 is signed, the signature covers its value, and the body
+    must have this hash."""
+    t.bucket
+    body, other = b"the body", b"BODY the"
+    named = {"x-amz-content-sha256": hashlib.sha256(body).hexdigest()}
+    query = presigned("PUT", t.path("k"), headers=named)
+    send("PUT", t.path("k"), query, named, other) \
+        .is_error(("XAmzContentSHA256Mismatch", "BadDigest"), 400)
+    changed = {"x-amz-content-sha256": hashlib.sha256(other).hexdigest()}
+    send("PUT", t.path("k"), query, changed, other).is_error("SignatureDoesNotMatch", 403)
+    t.absent("k")
+    send("PUT", t.path("k"), query, named, body).is_ok()
+    same(t.body("k"), body, "body")
+    named = {"x-amz-content-sha256": EMPTY_SHA256}
+    reply = send("GET", t.path("k"), presigned("GET", t.path("k"), headers=named), named)
+    same(reply.is_ok().body, body, "body by a presigned GET")
+
+
+def case_presigned_content_hash_by_sdk(t):
+    t.bucket
+    named = {"x-amz-content-sha256": hashlib.sha256(b"the body").hexdigest()}
+    request = AWSRequest("PUT", ENDPOINT + t.path("k"), headers=named)
+    S3SigV4QueryAuth(Credentials(KEY, SECRET), "s3", REGION, expires=60).add_auth(request)
+    send("PUT", t.path("k"), request.url.split("?", 1)[1], named, b"the body").is_ok()
+    same(t.body("k"), b"the body", "body")
 
 
 def case_presigned_part(t):
