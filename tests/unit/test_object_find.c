@@ -110,9 +110,12 @@ static void judges_responses(void **state)
 	head = whole;
 	head.length = FIRST + 1;
 	assert_int_equal(judge(first, head, 0), PST_HTTP_FAIL);
-	/* Without a HEAD, the head of such a response is of use. */
+	/* Without a HEAD, the head of such a response is of use, even after a part of a body. */
 	first->alone = true;
 	assert_int_equal(judge(first, head, 0), PST_HTTP_TEXT);
+	assert_false(first->fits);
+	assert_int_equal(judge(first, small, 0), PST_HTTP_BODY);
+	assert_int_equal(judge(first, whole, 40), PST_HTTP_TEXT);
 	assert_false(first->fits);
 	pst_object_first_close(first);
 }
