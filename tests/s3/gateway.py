@@ -356,13 +356,13 @@ def case_no_descriptors():
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         with gateway.connect() as waits:
             waits.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            before = cpu_seconds(pid)
+            before = gateway.cpu_seconds()
             waits.settimeout(1)
             try:
                 got = waits.recv(12)
             except TimeoutError:
                 got = None
-            used = cpu_seconds(pid) - before
+            used = gateway.cpu_seconds() - before
             same((got, used < 0.5), (None, True), f"reply, and few seconds of a CPU ({used})")
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
             waits.settimeout(20)
@@ -392,13 +392,6 @@ def case_many_connections():
         for connection in held:
             connection.close()
         until(lambda: gateway.metric("penstock_connections") <= 1, "all are closed")
-
-
-def cpu_seconds(pid):
-    """Returns the CPU time that a process has used, in seconds."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def thread_states(pid):
