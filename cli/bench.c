@@ -437,6 +437,10 @@ static int run_open_storage(struct bench_state *r)
 			 "%s exists: add --overwrite to replace it", r->a->storage);
 	if (ret)
 		return -1;
+	if (upload)
+		/* Not before the open, which may wait for the server for minutes. The open of an
+		 * object stores nothing, so a signal may end the process meanwhile. */
+		catch_signals();
 	length = upload ? INT64_MAX : penstock_storage_length(r->st);
 	r->length = length < 0 ? 0 : (uint64_t)length;
 	if (r->a->size && r->a->size < r->length)

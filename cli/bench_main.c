@@ -428,7 +428,9 @@ static int bench_main(int argc, char **argv)
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return fail(EXIT_FAILED, "out of memory");
-	if (a.write) /* to remove an incomplete file; a read creates none */
+	/* A file that is written must be removed after a signal. bench.c opens an object before it
+	 * catches signals. */
+	if (a.write && !storage_is_object(a.storage))
 		catch_signals();
 	if (a.cpu_load)
 		made = load_start(busy);
@@ -446,7 +448,8 @@ const struct command cmd_bench = {
 		"  --block N      length of a request (4MiB, random 4KiB)\n"
 		"  --depth N      requests in flight (8, random 32)\n"
 		"  --runtime S    seconds (3); a cold sequential run ends with the file\n"
-		"  --size N       bytes to read, or of the file or object to create for writes\n"
+		"  --size N       bytes to read, or length of the file to create for writes; an\n"
+		"                 object is written up to this length, in whole blocks\n"
 		"  --cold         first drop the file from the page cache, and verify that\n"
 		"  --warm         first read the file into the page cache, and verify that\n"
 		"  --limits       also measure plain system calls, alternately, and print the\n"

@@ -325,6 +325,11 @@ static void destination_open(struct copy *c)
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
 
+	/* From the first open of a destination on, a signal must leave no incomplete copy. The open
+	 * of an object stores nothing, but may wait for the server for minutes, so a signal may end
+	 * the process meanwhile. The same is true of the source. */
+	if (!storage_is_object(c->a->dst))
+		catch_signals();
 	c->in_place = is_block_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
 	if (c->a->verify && !c->in_place) {
@@ -345,6 +350,8 @@ static void destination_open(struct copy *c)
 		copy_fail_lib(c, EXIT_FAILED, NULL);
 	else if (c->in_place)
 		capacity_check(c);
+	if (storage_is_object(c->a->dst))
+		catch_signals();
 	q.requests_max = BLOCKS;
 	q.segs_max = 1;
 	if (!c->failed && penstock_queue_open(&q, &c->q))
@@ -667,7 +674,6 @@ static int cp_main(int argc, char **argv)
 		return fail(EXIT_FAILED, "out of memory");
 	c->a = &a;
 	c->dir = -1;
-	catch_signals();
 	source_open(c);
 	if (!c->failed)
 		via_open(c);

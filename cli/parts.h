@@ -8,13 +8,13 @@
 #include "json.h"
 #include "penstock.h"
 
-/* Numbers of parts of an object: sent by RDMA, of those the ones that the server fetched out of the
- * memory of a GPU, and sent by HTTP, with the reason for the first of the latter. All are 0 for a
- * storage that is not an object. */
+/* Numbers of parts of an object. All are 0 for a storage that is not an object. */
 struct parts {
-	unsigned rdma, device, http;
-	char why[PENSTOCK_TEXT_MAX];
-	char from[64]; /* name of the device */
+	unsigned rdma;		     /* parts that were sent by RDMA */
+	unsigned device;	     /* parts in `rdma` that the server read from GPU memory */
+	unsigned http;		     /* parts that were sent by HTTP */
+	char why[PENSTOCK_TEXT_MAX]; /* reason why the first part in `http` was not sent by RDMA */
+	char from[64];		     /* name of the device */
 };
 
 /* Gets the numbers of a storage after its commit. The bytes came from the memory of `dev`. */

@@ -475,7 +475,7 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
  * opts	The options; NULL for penstock_abort.
  *
  * The abort of an object asks the server to drop the parts, and waits at most 5 s for the answer.
- * If the request of a part ended without a response, it asks up to two times more, for at most 1 s
+ * If the request of a part ended without a response, it asks up to two times more, for at most 5 s
  * each, because the server may have stored that part meanwhile.
  * If it fails, the error names the upload, whose parts the server may keep. Another abort asks
  * again. The other errors are those of penstock_abort. Any thread.

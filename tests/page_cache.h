@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <unistd.h>
 
 /* Maximum number of bytes in a pipe for users without privileges (fs.pipe-max-size), and the number
@@ -18,14 +19,16 @@
 struct test_held {
 	int pipes[TEST_PIPES_MAX]; /* the pipes' read ends */
 	unsigned count;
+	size_t len; /* number of bytes that are held, from the start of the file on */
 };
 
 /* Reads the first `len` bytes of a file into the page cache, and holds them there until
  * test_release: splice(2) puts references to the pages into pipes, and the kernel drops no page
  * that has more references than its own. mlock(2) would hold them, too, but users without
- * privileges may lock only a few pages. Holds fewer bytes if the user may have no more pipes
- * (fs.pipe-user-pages-soft, 64 MiB). The caller must release the bytes before it drops them from
- * the page cache. */
+ * privileges may lock only a few pages. All processes of a user without privileges together may
+ * have pipes of 64 MiB (fs.pipe-user-pages-soft). If this is not enough, the function holds fewer
+ * bytes, and prints their number. The caller must release the bytes before it drops them from the
+ * page cache. */
 static inline struct test_held test_hold(const char *name, size_t len)
 {
 	struct test_held held = {.count = 0};
@@ -47,6 +50,10 @@ static inline struct test_held test_hold(const char *name, size_t len)
 	}
 	if (fd >= 0)
 		close(fd);
+	held.len = (size_t)at;
+	if (held.len < len)
+		printf("# only %zu of %zu bytes of %s are held in the page cache\n", held.len, len,
+		       name);
 	return held;
 }
 

@@ -14,20 +14,19 @@
 #include "storage/object_send.h"
 #include "storage/object_upload_state.h"
 
-/* Maximum time in seconds for an abort. A server that does not answer must not keep the program
- * from exiting. */
+/* Maximum time in seconds for a request of an abort. A server that does not answer must not keep
+ * the program from exiting. */
 #define ABORT_S 5
 /* A server that has received a part may store it after the abort, and then keeps it until another
  * abort (AWS's page of AbortMultipartUpload). So if the request of a part has ended without a
- * response, the abort is repeated at most twice, until the upload does not exist. REPEAT_S: maximum
- * time in seconds for such a request. */
+ * response, the abort is repeated at most twice, until the upload does not exist or a request
+ * fails. */
 #define REPEATS_MAX 2
-#define REPEAT_S 1
 
-/* Sends one request to abort the multipart upload, which removes its parts, and waits at most
- * `seconds`. Sets *gone if the upload does not exist any more. */
+/* Sends one request to abort the multipart upload, which removes its parts. Sets *gone if the
+ * upload does not exist any more. */
 static int abort_ask(struct pst_object_upload *up, const struct penstock_end_opts *limits,
-		     unsigned seconds, bool *gone, struct pst_err *err)
+		     bool *gone, struct pst_err *err)
 {
 	struct pst_object_call *call = calloc(1, sizeof(*call));
 	char query[UPLOAD_QUERY_MAX];
@@ -37,7 +36,7 @@ static int abort_ask(struct pst_object_upload *up, const struct penstock_end_opt
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a request");
 	pst_object_part_query(up, 0, query);
 	pst_object_call_init(call, up->place, "DELETE", query);
-	call->deadline_s = seconds;
+	call->deadline_s = ABORT_S;
 	call->limits = limits;
 	ret = pst_object_call_run(call, err);
 	*gone = !ret && call->http.head.status == 404;
@@ -55,10 +54,10 @@ static int parts_drop(struct pst_object_upload *up, const struct penstock_end_op
 	unsigned repeats = up->unanswered ? REPEATS_MAX : 0;
 	struct pst_err why;
 	bool gone = false;
-	int ret = abort_ask(up, limits, ABORT_S, &gone, &why);
+	int ret = abort_ask(up, limits, &gone, &why);
 
 	for (unsigned i = 0; i < repeats && !gone && !ret; i++)
-		if (abort_ask(up, limits, REPEAT_S, &gone, &why)) {
+		if (abort_ask(up, limits, &gone, &why)) {
 			pst_log(PST_LOG_WARN, "object",
 				"%s: the server may keep a part of upload ID %s: %s",
 				up->place->url.name, up->id, why.text);

@@ -64,8 +64,10 @@ static enum pst_http_verdict first_judge(struct pst_object_call *call)
 	first->fits = first_take(first);
 	if (first->fits)
 		return PST_HTTP_BODY;
-	/* Without a HEAD, the head of the response is used even if its body is not. */
-	if (first->alone && !call->http.got)
+	/* Without a HEAD, the head of the response is used even if its body is not. So after a body
+	 * that was cut off, the response may be that of another version, or of a server that
+	 * ignores ranges. */
+	if (first->alone)
 		return PST_HTTP_TEXT;
 	pst_fail_errno(&call->http.err, EIO, PENSTOCK_WHY_MALFORMED,
 		       "the server did not send the object's first bytes");
@@ -261,8 +263,15 @@ int pst_object_find(struct pst_object_place *place, bool prefetch, struct pst_ob
 			continue;
 		}
 		/* S3 replies 416 to a GET of the first bytes of an empty object. */
-		if (!head && answer->status == 416 && answer->has_total)
-			break;
+		if (!head && answer->status == 416 && answer->has_total) {
+			if (!attempt.call->http.got)
+				break;
+			/* A shorter version has replaced the object after a part of its first bytes
+			 * had arrived. This reply lacks the ETag of the new version. */
+			attempt_clear(&attempt);
+			prefetch = turned = false;
+			continue;
+		}
 		if (!head) {
 			ret = pst_object_call_result(attempt.call, "read", err);
 			break;

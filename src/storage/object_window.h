@@ -40,8 +40,9 @@ bool pst_object_windows_decline(const struct pst_object_windows *windows);
 /* Returns whether the server has moved the bytes of a PUT through a window. */
 bool pst_object_windows_answered(const struct pst_object_windows *windows);
 /* Notes whether the last object that an open with PENSTOCK_O_PREFETCH found is longer than the
- * bytes that an open prefetches. The second function returns it. */
+ * bytes that an open prefetches. */
 void pst_object_windows_note_long(struct pst_object_windows *windows, bool is_long);
+/* Returns the value that pst_object_windows_note_long has noted last; false if there is none. */
 bool pst_object_windows_are_long(const struct pst_object_windows *windows);
 
 /* Allocates a window in the memory of `dev`, or in host memory if `dev` is NULL. */

@@ -258,6 +258,19 @@ static uint64_t bytes_filled(struct penstock_storage *st, uint64_t step)
 	return sum;
 }
 
+/* Holds the first `len` bytes of the file in the page cache. Skips the case if they are too many
+ * for the user's pipes. */
+static struct test_held hold_all(size_t len)
+{
+	struct test_held held = test_hold(name, len);
+
+	if (held.len < len) {
+		test_release(held);
+		test_skip("this user's pipes hold too few bytes");
+	}
+	return held;
+}
+
 /* The kernel reads ahead while a request reads uncached bytes, so later requests find their bytes
  * cached. The reports must still count each of these bytes once, as a byte that a read has brought
  * into the page cache. */
@@ -274,14 +287,14 @@ static void readahead_counts_as_filled(void **state)
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		drop_from(st, 0);
 		assert_in_range(bytes_filled(st, steps[i]), least, LONG_LEN);
-		held = test_hold(name, LONG_LEN);
+		held = hold_all(LONG_LEN);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		penstock_close(st);
 		/* Bytes that were in the page cache before penstock_open do not count. */
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		assert_int_equal(bytes_filled(st, steps[i]), 0);
 		test_release(held);
-		held = test_hold(name, LONG_LEN / 2);
+		held = hold_all(LONG_LEN / 2);
 		drop_from(st, LONG_LEN / 2);
 		assert_in_range(bytes_filled(st, steps[i]), least / 2, LONG_LEN / 2);
 		test_release(held);
@@ -323,7 +336,7 @@ static void written_bytes_do_not_count(void **state)
 		assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
 		assert_int_equal(report.dram_laid, i ? 0 : seg.row_len);
 		if (i == 0)
-			held = test_hold(name, LONG_LEN);
+			held = hold_all(seg.off + seg.row_len);
 	}
 	test_release(held);
 	penstock_close(st);

@@ -244,6 +244,10 @@ class Prefetch(unittest.TestCase):
         return penstock.ObjectClient(self.url, **options)
 
     def test_requests(self):
+        # An open waits for the first bytes for 1 s, and reads use them for 1 s.
+        tap.timely(self.check_requests, 1)
+
+    def check_requests(self):
         first = [("GET", "bytes=0-65535"), ("HEAD", None)]
         self.assertEqual(self.sent().get_bytes("b/k"), self.data)
         self.assertEqual(sorted(self.requests), first)

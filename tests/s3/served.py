@@ -162,6 +162,12 @@ class Gateway:
                  if line.startswith(name) and not line.startswith("#")]
         return sum(float(line[1]) for line in lines)
 
+    def cpu_seconds(self):
+        """Returns the CPU time that the gateway has used, in seconds."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def drafts(self):
         """Returns the names of the gateway's own files that requests have left behind."""
         return [name for _, _, names in os.walk(os.path.join(self.root, ".penstock"))
