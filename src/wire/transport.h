@@ -102,6 +102,8 @@ struct pst_wire_grant {
 	 * the window's bytes in it. */
 	int file;
 	uint64_t file_off, file_len;
+	/* value of counts.wrong_user when the window was opened */
+	uint64_t wrong_user;
 	bool live;
 	unsigned users; /* number of transfers in progress that access the memory */
 	char text[PST_TOKEN_MAX + 1];
@@ -142,6 +144,8 @@ struct pst_wire_client {
 	bool running;
 	int epoll, stop;
 	struct pst_wire_counts counts;
+	/* user of the last server that counts.wrong_user counts; stored before it is counted */
+	_Atomic unsigned refused_user;
 
 	/* Protects all members below, the buffers, and the grants. No other lock is taken while it
 	 * is held. */
@@ -216,6 +220,10 @@ struct pst_wire_client_ops {
 	int (*accept)(struct pst_wire_conn *conn);
 	/* Handles an event of the connection; a negative result closes it. */
 	int (*ready)(struct pst_wire_conn *conn);
+	/* Adds to the verdict's text why this client has refused the server, if it has. The server
+	 * has not moved the bytes, and does not know the reason. May be NULL. */
+	void (*explain)(const struct pst_wire_grant *grant,
+			struct penstock_object_verdict *verdict);
 	/* Called when the connection ends while its server has a window open. The caller holds
 	 * client->lock. May be NULL. */
 	void (*lost)(struct pst_wire_conn *conn);
