@@ -783,8 +783,8 @@ static int client_options(struct pst_wire_client *c, const struct penstock_objec
 }
 
 int pst_wire_client_open(const struct penstock_object_client_opts *opts,
-			 const struct pst_wire_devices *devices, struct pst_wire_client **out,
-			 struct pst_err *err)
+			 const struct pst_wire_devices *devices, unsigned omit,
+			 struct pst_wire_client **out, struct pst_err *err)
 {
 	struct pst_wire_client *c = calloc(1, sizeof(*c));
 	struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
@@ -795,6 +795,7 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 	pthread_mutex_init(&c->lock, NULL);
 	pst_cond_init(&c->idle);
 	c->devices = devices;
+	c->omit = omit;
 	c->anywhere =
 		(struct pst_wire_buffer){.client = c, .fd = -1, .read_fd = -1, .takes_files = true};
 	c->generation = pst_fork_generation();

@@ -130,6 +130,14 @@ struct pst_wire_listener {
 	_Atomic uint64_t avoid_ms;
 };
 
+/* Transports that a client leaves out, in addition to those that its options exclude. */
+enum pst_wire_omit {
+	/* those that work only if the server is on the client's host */
+	PST_WIRE_OMIT_ON_HOST = 1,
+	/* those that are no faster than HTTP, unless the options name them */
+	PST_WIRE_OMIT_SLOW = 2,
+};
+
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
 	/* number that differs between a process and its forked child (core/base/fork.h); stored at
@@ -137,6 +145,7 @@ struct pst_wire_client {
 	unsigned generation;
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
+	unsigned omit; /* enum pst_wire_omit */
 	/* the listeners of one transport are consecutive */
 	struct pst_wire_listener listeners[PST_WIRE_LISTENERS_MAX];
 	unsigned listener_count;
@@ -178,8 +187,10 @@ struct pst_wire_conn {
 
 struct pst_wire_client_ops {
 	const char *name;
+	/* on_host: the bytes do not leave the host, so client and server must be on one host */
 	bool encrypted, on_host;
 	bool named;   /* true if a client uses the transport only when its options name it */
+	bool slow;    /* the transport is no faster than the body of an HTTP response */
 	bool checked; /* bytes count as moved only if the response contains their CRC */
 	/* no CPU copies the bytes, neither on this host nor on the server's */
 	bool dma;
