@@ -36,7 +36,7 @@ class Setup:
         self.folder = tempfile.mkdtemp()
         os.makedirs(os.path.join(self.gateway.root, "data-1"), exist_ok=True)
         self.env = {name: value for name, value in os.environ.items()
-                    if not name.startswith("AWS_") and name != "PENSTOCK_RDMA"}
+                    if not name.startswith(("AWS_", "PENSTOCK_RDMA"))}
         self.env |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
                      "AWS_ENDPOINT_URL": self.gateway.url, "AWS_CONFIG_FILE": "/dev/null",
                      "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "PENSTOCK_LIBCUDA": STANDIN}
