@@ -131,8 +131,10 @@ struct penstock_device_opts;
  *	rdma		S3 over RDMA: off: never; auto: if the server is on this host; on: also if
  *			it is on another host; require: nothing else is allowed. Default:
  *			PENSTOCK_RDMA, or auto
- *	rdma-transports	transports, such as "shm1,tcp1". Default: all but ofi1. With https:// only
- *			those that encrypt the bytes or do not leave the host
+ *	rdma-transports	transports, such as "shm1,tcp1", the preferred one first. Default:
+ *			PENSTOCK_RDMA_TRANSPORTS, or "shm1,rc1", as far as this machine has
+ *			them. shm1 is left out if the server is on another host. With https://
+ *			only those that encrypt the bytes or do not leave the host
  *
  * Keys and other secrets are never part of the URL or of a message. "https://HOST/..." and
  * "http://HOST/..." are presigned URLs, which can only be read.

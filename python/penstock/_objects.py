@@ -21,6 +21,10 @@ from ._transfer import (CREATE, PREFETCH, READING, REPLACE, WRITE, WRITING, Stor
                         bytes_place, segments_of)
 
 
+# The values of the argument `rdma`, and of the option of the same name of s3:// URLs.
+RDMA = ("auto", "off", "on", "require")
+
+
 class ObjectInfo(NamedTuple):
     """An object of a store.
 
@@ -60,6 +64,11 @@ class ObjectClient:
             None chooses by the endpoint.
         insecure: True does not check the server's certificate.
         timeout: longest wait for an answer, in whole seconds; None for the library's choice.
+        rdma: when the store moves bytes by S3 over RDMA instead of HTTP: "off": never; "auto": if
+            it is on this host; "on": also if it is on another host; "require": nothing else is
+            allowed. None for PENSTOCK_RDMA, or "auto".
+        rdma_transports: the transports of S3 over RDMA, the preferred one first, such as
+            "shm1,tcp1". None for PENSTOCK_RDMA_TRANSPORTS, or "shm1,rc1".
         require, effort: as in load_file. With require="no-cpu-copy", an object that the store
             cannot move by RDMA to or from a GPU is an error. No object meets "direct".
 
@@ -75,12 +84,15 @@ class ObjectClient:
                  region: Optional[str] = None,
                  anonymous: bool = False, path_style: Optional[bool] = None,
                  insecure: bool = False, timeout: Optional[int] = None, require: str = "any",
-                 effort: str = "thrifty") -> None:
+                 effort: str = "thrifty", rdma: Optional[str] = None,
+                 rdma_transports: Optional[str] = None) -> None:
         if bucket is not None:
             _check_bucket(bucket)
         if require not in CLASSES or effort not in EFFORTS:
             raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
                              f"{list(EFFORTS)}")
+        if rdma is not None and rdma not in RDMA:
+            raise ValueError(f"rdma must be one of {list(RDMA)}, or None")
         if endpoint is not None and "@" in endpoint:
             # Object names and messages contain the endpoint's URL, so it must not have a password.
             raise ValueError("an endpoint has no user and no password; keys come from the "
@@ -93,7 +105,8 @@ class ObjectClient:
                    "anonymous": "1" if anonymous else None,
                    "path-style": None if path_style is None else str(int(path_style)),
                    "insecure": "1" if insecure else None,
-                   "timeout": None if timeout is None else str(timeout)}
+                   "timeout": None if timeout is None else str(timeout),
+                   "rdma": rdma, "rdma-transports": rdma_transports}
         words = [f"{name}={_s3.quote(value, ':/[]')}" for name, value in options.items() if value]
         self.bucket, self._query = bucket, "?" + "&".join(words) if words else ""
         self._how: Dict[str, Any] = {"require": require, "effort": effort}

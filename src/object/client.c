@@ -135,7 +135,7 @@ static int open_wire(struct penstock_object_client *client,
 
 	if (!devices)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%s", penstock_errmsg());
-	ret = pst_wire_client_open(o, devices, &client->wire, err);
+	ret = pst_wire_client_open(o, devices, 0, &client->wire, err);
 	if (ret)
 		pst_object_devices_close();
 	else

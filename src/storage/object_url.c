@@ -233,16 +233,31 @@ static int options_parse(struct pst_object_url *url, const char *query, struct p
 	return 0;
 }
 
-static int s3_parse(const char *text, struct pst_object_url *out, struct pst_err *err)
+/* Takes the defaults of the options rdma and rdma-transports from the environment. */
+static int rdma_defaults(struct pst_object_url *out, struct pst_err *err)
 {
-	size_t len = strcspn(text, "?"), bucket_len = strcspn(text, "/?");
-	char key[3 * PST_OBJECT_KEY_MAX + 1];
-	const char *rdma = getenv("PENSTOCK_RDMA");
-	long n;
+	const char *rdma = getenv("PENSTOCK_RDMA"), *list = getenv("PENSTOCK_RDMA_TRANSPORTS");
 
 	if (rdma && *rdma && !rdma_parse(rdma, &out->rdma))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"PENSTOCK_RDMA=%.30s: want auto, off, on or require", rdma);
+	if (list && !text_set(out->transports, sizeof(out->transports), list))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"PENSTOCK_RDMA_TRANSPORTS=%.30s... is too long: want transports "
+				"such as shm1,tcp1",
+				list);
+	return 0;
+}
+
+static int s3_parse(const char *text, struct pst_object_url *out, struct pst_err *err)
+{
+	size_t len = strcspn(text, "?"), bucket_len = strcspn(text, "/?");
+	char key[3 * PST_OBJECT_KEY_MAX + 1];
+	int ret = rdma_defaults(out, err);
+	long n;
+
+	if (ret)
+		return ret;
 	if (!bucket_len || bucket_len >= sizeof(out->bucket) || text[bucket_len] != '/')
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: want s3://BUCKET/KEY, with a bucket and a key", out->name);

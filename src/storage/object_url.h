@@ -45,7 +45,7 @@ struct pst_object_url {
 	bool unchecked; /* no checksum of the whole object is compared */
 	unsigned timeout_s; /* 0 if it is not given */
 	enum pst_object_rdma rdma;
-	/* transports that windows may use; "" if the option is not given */
+	/* transports that windows may use; "" if neither option nor environment names any */
 	char transports[65];
 	/* The members `server` and `target` are for presigned URLs. */
 	struct pst_object_server server;

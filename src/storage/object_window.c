@@ -37,11 +37,12 @@
 #define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
- * at the same address, and if they use the same transports and the same setting of `encrypt`. */
+ * at the same address, and if all other settings are equal. */
 struct hub {
 	struct hub *next;
 	char address[INET6_ADDRSTRLEN], transports[65];
 	bool encrypt;
+	bool here; /* whether the servers are on this host */
 	struct pst_wire_client *client;
 };
 
@@ -181,28 +182,29 @@ static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDR
 }
 
 /* Finds the client with these settings, or opens one. The caller holds the lock. */
-static const struct hub *hub_find(const char *address, const char *transports, bool encrypt,
-				  struct pst_err *err)
+static const struct hub *hub_find(const struct hub *wanted, struct pst_err *err)
 {
 	struct penstock_object_client_opts opts = PENSTOCK_OBJECT_CLIENT_OPTS_INIT;
 	struct hub *hub;
 
 	for (hub = hubs; hub; hub = hub->next)
-		if (!strcmp(hub->address, address) && !strcmp(hub->transports, transports) &&
-		    hub->encrypt == encrypt)
+		if (!strcmp(hub->address, wanted->address) &&
+		    !strcmp(hub->transports, wanted->transports) &&
+		    hub->encrypt == wanted->encrypt && hub->here == wanted->here)
 			return hub;
 	hub = calloc(1, sizeof(*hub));
 	if (!hub) {
 		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
 		return NULL;
 	}
-	snprintf(hub->address, sizeof(hub->address), "%s", address);
-	snprintf(hub->transports, sizeof(hub->transports), "%s", transports);
-	hub->encrypt = encrypt;
+	*hub = *wanted;
 	opts.address = hub->address;
 	opts.transports = hub->transports[0] ? hub->transports : NULL;
-	opts.require_encryption = encrypt;
-	if (pst_wire_client_open(&opts, &pst_object_device_table, &hub->client, err)) {
+	opts.require_encryption = hub->encrypt;
+	/* A slow transport is no gain for a storage, which can receive the bytes by HTTP. */
+	if (pst_wire_client_open(&opts, &pst_object_device_table,
+				 PST_WIRE_OMIT_SLOW | (hub->here ? 0 : PST_WIRE_OMIT_ON_HOST),
+				 &hub->client, err)) {
 		free(hub);
 		return NULL;
 	}
@@ -259,7 +261,9 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 						   struct pst_err *why)
 {
 	struct pst_object_windows *windows = NULL;
-	char address[INET6_ADDRSTRLEN] = "";
+	/* With https, the user expects encryption. So only transports that encrypt the bytes, or do
+	 * not leave the host, are allowed. */
+	struct hub wanted = {.encrypt = place->server.tls};
 	const struct hub *hub;
 	int here;
 
@@ -271,7 +275,7 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 			 "a token must be signed, and this request is not signed with keys");
 	if (why->code)
 		return NULL;
-	here = local_address(place->endpoint, address, why);
+	here = local_address(place->endpoint, wanted.address, why);
 	if (here < 0)
 		return NULL;
 	if (!here && place->url.rdma == PST_OBJECT_RDMA_AUTO) {
@@ -279,10 +283,10 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 			 "the server is on another host, which gets tokens with rdma=on only");
 		return NULL;
 	}
+	wanted.here = here;
+	snprintf(wanted.transports, sizeof(wanted.transports), "%s", place->url.transports);
 	pthread_mutex_lock(&lock);
-	/* With https, the user expects encryption. So only transports that encrypt the bytes, or do
-	 * not leave the host, are allowed. */
-	hub = hub_find(address, place->url.transports, place->server.tls, why);
+	hub = hub_find(&wanted, why);
 	if (hub)
 		windows = windows_find(place->endpoint, hub, why);
 	if (windows)

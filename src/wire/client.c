@@ -203,6 +203,7 @@ static int grant_open(struct pst_wire_buffer *buffer, enum penstock_op op,
 	g->off = range->off;
 	g->len = range->len;
 	g->mem = range->mem;
+	g->wrong_user = atomic_load(&client->counts.wrong_user);
 	ret = transport_select(g, err);
 	pthread_mutex_lock(&client->lock);
 	if (ret) {
@@ -327,6 +328,9 @@ void pst_wire_judge(struct pst_wire_grant *grant, const struct penstock_object_r
 	if (verdict->next == PENSTOCK_OBJECT_DONE && grant->ops->checked)
 		window_check(grant, verdict);
 	pst_wire_nic_judge(grant, verdict);
+	if (grant->ops->explain && !verdict->remember &&
+	    (verdict->next == PENSTOCK_OBJECT_RESEND || verdict->next == PENSTOCK_OBJECT_BODY))
+		grant->ops->explain(grant, verdict);
 	/* With a status of 4xx, the server refuses the request before the first byte moves. So no
 	 * transfer can be in progress after it. */
 	atomic_store(&grant->settled,
@@ -779,8 +783,8 @@ static int client_options(struct pst_wire_client *c, const struct penstock_objec
 }
 
 int pst_wire_client_open(const struct penstock_object_client_opts *opts,
-			 const struct pst_wire_devices *devices, struct pst_wire_client **out,
-			 struct pst_err *err)
+			 const struct pst_wire_devices *devices, unsigned omit,
+			 struct pst_wire_client **out, struct pst_err *err)
 {
 	struct pst_wire_client *c = calloc(1, sizeof(*c));
 	struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
@@ -791,6 +795,7 @@ int pst_wire_client_open(const struct penstock_object_client_opts *opts,
 	pthread_mutex_init(&c->lock, NULL);
 	pst_cond_init(&c->idle);
 	c->devices = devices;
+	c->omit = omit;
 	c->anywhere =
 		(struct pst_wire_buffer){.client = c, .fd = -1, .read_fd = -1, .takes_files = true};
 	c->generation = pst_fork_generation();

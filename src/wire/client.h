@@ -9,9 +9,10 @@
 
 #include "wire/transport.h"
 
+/* Opens a client without the transports of `omit`, a bitmap of enum pst_wire_omit. */
 int pst_wire_client_open(const struct penstock_object_client_opts *opts,
-			 const struct pst_wire_devices *devices, struct pst_wire_client **out,
-			 struct pst_err *err);
+			 const struct pst_wire_devices *devices, unsigned omit,
+			 struct pst_wire_client **out, struct pst_err *err);
 void pst_wire_client_close(struct pst_wire_client *client);
 void pst_wire_client_info(struct pst_wire_client *client, struct penstock_object_client_info *out);
 

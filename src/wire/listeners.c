@@ -22,6 +22,8 @@ struct opening {
 	bool alone;
 	const struct pst_wire_client_ops *ops;
 	unsigned found; /* number of listeners that this transport has opened */
+	/* name of a transport that is left out because the caller has not named it; NULL: none */
+	const char *unnamed;
 };
 
 void pst_wire_listener_close(struct pst_wire_client *c, struct pst_wire_listener *listener)
@@ -105,6 +107,11 @@ static int listener_open(void *user, unsigned index)
 	for (unsigned i = 0; i < c->listener_count; i++)
 		if (c->listeners[i].ops == o->ops)
 			return 0;
+	if (c->omit & PST_WIRE_OMIT_ON_HOST && o->ops->on_host) {
+		pst_fail(o->err, PENSTOCK_WHY_UNSUPPORTED,
+			 "%s works only if the server is on this host", o->ops->name);
+		return 0;
+	}
 	if (c->opts.require_encryption && !o->ops->encrypted && !o->ops->on_host) {
 		pst_fail(o->err, PENSTOCK_WHY_REQUIRE,
 			 "%s does not encrypt bytes that leave the host", o->ops->name);
@@ -113,6 +120,10 @@ static int listener_open(void *user, unsigned index)
 	if (c->opts.either_way && !o->ops->either_way) {
 		pst_fail(o->err, PENSTOCK_WHY_UNSUPPORTED,
 			 "%s has no windows that servers may both read and write", o->ops->name);
+		return 0;
+	}
+	if (c->omit & PST_WIRE_OMIT_SLOW && o->ops->slow && !o->alone) {
+		o->unnamed = o->ops->name;
 		return 0;
 	}
 	ret = listen_everywhere(o);
@@ -133,6 +144,7 @@ int pst_wire_listeners_open(struct pst_wire_client *c, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no transport is left");
 	/* The error says why the last transport was left out. */
 	refused = *err;
-	return pst_fail_errno(err, EOPNOTSUPP, refused.why, "no transport is left: %s",
-			      refused.text);
+	return pst_fail_errno(err, EOPNOTSUPP, refused.why, "no transport is left: %.160s%s%s%s",
+			      refused.text, o.unnamed ? "; " : "", o.unnamed ? o.unnamed : "",
+			      o.unnamed ? ", slower than HTTP, must be named" : "");
 }

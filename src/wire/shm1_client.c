@@ -279,8 +279,22 @@ static int shm1_accept(struct pst_wire_conn *conn)
 	own->watched = own->pidfd > 0;
 	if (user_allowed(conn->client, peer.uid))
 		return 0;
+	atomic_store(&conn->client->refused_user, peer.uid);
 	atomic_fetch_add(&conn->client->counts.wrong_user, 1);
 	return -EACCES;
+}
+
+/* A server whose user is not permitted may have tried to open another window of this client, if
+ * both windows were open at the same time. The text then names the user of another server. */
+static void explain(const struct pst_wire_grant *grant, struct penstock_object_verdict *verdict)
+{
+	struct pst_wire_client *client = grant->buffer->client;
+	const size_t len = strlen(verdict->text);
+
+	if (atomic_load(&client->counts.wrong_user) != grant->wrong_user)
+		snprintf(verdict->text + len, sizeof(verdict->text) - len,
+			 "; shm1 does not serve user %u: choose another transport, such as tcp1",
+			 atomic_load(&client->refused_user));
 }
 
 static void shm1_close(struct pst_wire_conn *conn)
@@ -327,6 +341,7 @@ const struct pst_wire_client_ops pst_shm1_client = {
 	.fill = fill,
 	.accept = shm1_accept,
 	.ready = ready,
+	.explain = explain,
 	.lost = lost,
 	.close = shm1_close,
 	.revoke = revoke_window,

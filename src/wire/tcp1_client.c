@@ -343,6 +343,7 @@ static void tcp1_fill(const struct pst_wire_grant *grant, struct pst_token *toke
 
 const struct pst_wire_client_ops pst_tcp1_client = {
 	.name = "tcp1",
+	.slow = true, /* 0.15 to 0.6 of the speed of a body, see bench/README.md */
 	.either_way = true,
 	.conn_size = sizeof(struct tcp1_conn),
 	.listen = tcp1_listen,

@@ -102,6 +102,8 @@ struct pst_wire_grant {
 	 * the window's bytes in it. */
 	int file;
 	uint64_t file_off, file_len;
+	/* value of counts.wrong_user when the window was opened */
+	uint64_t wrong_user;
 	bool live;
 	unsigned users; /* number of transfers in progress that access the memory */
 	char text[PST_TOKEN_MAX + 1];
@@ -128,6 +130,14 @@ struct pst_wire_listener {
 	_Atomic uint64_t avoid_ms;
 };
 
+/* Transports that a client leaves out, in addition to those that its options exclude. */
+enum pst_wire_omit {
+	/* those that work only if the server is on the client's host */
+	PST_WIRE_OMIT_ON_HOST = 1,
+	/* those that are no faster than HTTP, unless the options name them */
+	PST_WIRE_OMIT_SLOW = 2,
+};
+
 struct pst_wire_client {
 	const struct pst_wire_devices *devices;
 	/* number that differs between a process and its forked child (core/base/fork.h); stored at
@@ -135,6 +145,7 @@ struct pst_wire_client {
 	unsigned generation;
 	/* options of the caller; `users` points to a copy */
 	struct penstock_object_client_opts opts;
+	unsigned omit; /* enum pst_wire_omit */
 	/* the listeners of one transport are consecutive */
 	struct pst_wire_listener listeners[PST_WIRE_LISTENERS_MAX];
 	unsigned listener_count;
@@ -142,6 +153,8 @@ struct pst_wire_client {
 	bool running;
 	int epoll, stop;
 	struct pst_wire_counts counts;
+	/* user of the last server that counts.wrong_user counts; stored before it is counted */
+	_Atomic unsigned refused_user;
 
 	/* Protects all members below, the buffers, and the grants. No other lock is taken while it
 	 * is held. */
@@ -174,8 +187,10 @@ struct pst_wire_conn {
 
 struct pst_wire_client_ops {
 	const char *name;
+	/* on_host: the bytes do not leave the host, so client and server must be on one host */
 	bool encrypted, on_host;
 	bool named;   /* true if a client uses the transport only when its options name it */
+	bool slow;    /* the transport is no faster than the body of an HTTP response */
 	bool checked; /* bytes count as moved only if the response contains their CRC */
 	/* no CPU copies the bytes, neither on this host nor on the server's */
 	bool dma;
@@ -216,6 +231,10 @@ struct pst_wire_client_ops {
 	int (*accept)(struct pst_wire_conn *conn);
 	/* Handles an event of the connection; a negative result closes it. */
 	int (*ready)(struct pst_wire_conn *conn);
+	/* Adds to the verdict's text why this client has refused the server, if it has. The server
+	 * has not moved the bytes, and does not know the reason. May be NULL. */
+	void (*explain)(const struct pst_wire_grant *grant,
+			struct penstock_object_verdict *verdict);
 	/* Called when the connection ends while its server has a window open. The caller holds
 	 * client->lock. May be NULL. */
 	void (*lost)(struct pst_wire_conn *conn);

@@ -203,7 +203,7 @@ class Prefetch(unittest.TestCase):
     """A read from an object's start sends its HEAD and its GET at the same time."""
 
     def setUp(self):
-        self.data, self.requests = RANDOM.randbytes(4096), []
+        self.data, self.requests, self.tokens = RANDOM.randbytes(4096), [], []
         case = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -212,6 +212,8 @@ class Prefetch(unittest.TestCase):
             def do_HEAD(self):
                 span = self.headers.get("range")
                 case.requests.append((self.command, span))
+                if "x-amz-rdma-token" in self.headers:
+                    case.tokens.append(self.headers["x-amz-rdma-token"].split(":")[2])
                 first, last = map(int, re.findall(r"\d+", span or f"0 {len(case.data)}"))
                 part = case.data[first:last + 1]
                 self.send_response(206 if span else 200)
@@ -276,6 +278,26 @@ class Prefetch(unittest.TestCase):
             self.requests.clear()
             self.assertEqual(fs.cat_file("b/k", start, end), self.data[start:end])
             self.assertEqual(sorted(self.requests), sorted(sent))
+
+    def test_rdma(self):
+        """The arguments rdma and rdma_transports select the transport of the token that the client
+        sends. This server ignores tokens, and gets one of each transport."""
+        words = {"rdma": "on", "rdma_transports": "tcp1"}
+        self.assertEqual(self.sent(**words).url("b/k").split("&", 1)[1],
+                         "rdma=on&rdma-transports=tcp1")
+        self.assertEqual(self.sent(**words).get_bytes("b/k"), self.data)
+        fs = penstock.fsspec.PenstockFileSystem(self.url, rdma="on", rdma_transports="shm1")
+        self.assertEqual(fs.cat_file("b/k"), self.data)
+        self.assertEqual(self.sent().get_bytes("b/k"), self.data)
+        with unittest.mock.patch.dict(os.environ, PENSTOCK_RDMA="on",
+                                      PENSTOCK_RDMA_TRANSPORTS="tcp1,shm1"):
+            self.assertEqual(self.sent().get_bytes("b/k"), self.data)
+        self.assertEqual(self.tokens, ["tcp1", "shm1", "tcp1"])
+        with self.assertRaisesRegex(penstock.PenstockError, "ignored the token"):
+            self.sent(rdma="require", rdma_transports="tcp1").get_bytes("b/k")
+        for create in (penstock.ObjectClient, penstock.fsspec.PenstockFileSystem):
+            with self.assertRaisesRegex(ValueError, "rdma must be one of"):
+                create(self.url, rdma="perhaps")
 
     def test_stricter_class(self):
         with self.assertRaises(penstock.PenstockError):

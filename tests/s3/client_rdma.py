@@ -36,7 +36,7 @@ class Setup:
         self.folder = tempfile.mkdtemp()
         os.makedirs(os.path.join(self.gateway.root, "data-1"), exist_ok=True)
         self.env = {name: value for name, value in os.environ.items()
-                    if not name.startswith("AWS_") and name != "PENSTOCK_RDMA"}
+                    if not name.startswith(("AWS_", "PENSTOCK_RDMA"))}
         self.env |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
                      "AWS_ENDPOINT_URL": self.gateway.url, "AWS_CONFIG_FILE": "/dev/null",
                      "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "PENSTOCK_LIBCUDA": STANDIN}
@@ -193,6 +193,59 @@ def case_another_mount_namespace():
             same(s.read() == data, True, "the bytes")
         true(int(s.gateway.metric('penstock_rdma_declined_total{reason="no-file"}')) >= 2,
              "declined tokens")
+
+
+def apart():
+    """Runs in a network namespace of its own. The gateway gets another one, so that it cannot use
+    shm1, like a server on another host."""
+    def ip(*words, pid=None):
+        enter = ["nsenter", f"--net=/proc/{pid}/ns/net"] if pid else []
+        if subprocess.run([*enter, "ip", *words], check=False).returncode:
+            sys.exit(77)
+
+    ip("link", "set", "lo", "up")
+    ip("link", "add", "near", "type", "veth", "peer", "name", "far")
+    with Setup(before=["unshare", "--net"],
+               flags=["--listen", "0.0.0.0:0", "--metrics", "0.0.0.0:0"]) as s:
+        pid = s.gateway.process.pid
+        ip("link", "set", "far", "netns", str(pid))
+        ip("address", "add", "192.0.2.1/24", "dev", "near")
+        ip("link", "set", "near", "up")
+        ip("address", "add", "192.0.2.2/24", "dev", "far", pid=pid)
+        ip("link", "set", "far", "up", pid=pid)
+        s.env["AWS_ENDPOINT_URL"] = f"http://192.0.2.2:{s.gateway.port}"
+        data = s.source(9 * MIB)
+        for options, path, words in (
+                ("rdma=require&rdma-transports=shm1,tcp1", "rdma", ""),
+                ("rdma=on", "bounce", "tcp1, slower than HTTP, must be named"),
+                ("rdma=auto", "bounce", "the server is on another host")):
+            url = f"s3://data-1/key?{options}"
+            report = s.copy(s.path("source"), url)
+            same(report.get("parts", {}).get("rdma", 0) > 0, path == "rdma",
+                 f"parts by RDMA with {options}")
+            report = s.copy(url, s.path("got"))["read"]
+            same(report["paths"], {path: len(data)}, f"paths with {options}")
+            same(report["engine"], "tcp1" if path == "rdma" else "http", "engine")
+            said = report["reasons"].get("rdma", {}).get("text", "")
+            print(f"{options}: {said}")
+            true(words in said, said)
+            same(s.read() == data, True, "the bytes")
+        said = s.copy("s3://data-1/key?rdma=require", s.path("no"), status=3)
+        true("tcp1, slower than HTTP, must be named" in said, said)
+
+
+def case_another_host():
+    """A server on another host gets no token of shm1, but one of the next transport in the list.
+    Without such a transport, the reason names the transport that remains."""
+    enter = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*enter, "true"], capture_output=True, check=False).returncode:
+        raise Skip("this process may not open a network namespace")
+    done = subprocess.run([*enter, sys.executable, __file__, "--apart"], capture_output=True,
+                          text=True, timeout=240, check=False)
+    print("".join(f"# {line}\n" for line in (done.stdout + done.stderr).splitlines()), end="")
+    if done.returncode == 77:
+        raise Skip("no network devices can be made here")
+    same(done.returncode, 0, "status of the part in another network namespace")
 
 
 def case_lengths():
@@ -407,4 +460,4 @@ if __name__ == "__main__":
     if not os.path.exists(STANDIN):
         print("there is no stand-in")
         sys.exit(77)
-    sys.exit(run_cases(globals(), sys.argv[1:]))
+    sys.exit(apart() if sys.argv[1:] == ["--apart"] else run_cases(globals(), sys.argv[1:]))

@@ -68,7 +68,7 @@ static int client_open(const char *transports, struct pst_wire_client **out)
 	struct pst_err err;
 
 	opts.transports = transports;
-	return pst_wire_client_open(&opts, &devices, out, &err);
+	return pst_wire_client_open(&opts, &devices, 0, out, &err);
 }
 
 static void sides_open(struct sides *s)

@@ -8,9 +8,16 @@
  */
 #include "test.h"
 
+#include <sys/socket.h>
+
 #include "wire/client.h"
 #include "wire/transport.h"
 
+/* Replaces bind(2) in object_window.c. If `is_far` is true, the address of the server is none of
+ * this host. */
+static bool is_far;
+static int server_bind(int fd, const struct sockaddr *address, socklen_t len);
+#define bind server_bind
 /* Replace two functions of src/wire that object_window.c calls. */
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err);
 static bool cut(const struct pst_wire_buffer *buffer);
@@ -19,6 +26,7 @@ static bool cut(const struct pst_wire_buffer *buffer);
 #include "../../src/storage/object_window.c"
 #undef pst_wire_release
 #undef pst_wire_buffer_is_cut
+#undef bind
 
 #define LEN 64u
 
@@ -267,6 +275,80 @@ static void reached_devices(void **state)
 	free(windows.reaches);
 }
 
+static int server_bind(int fd, const struct sockaddr *address, socklen_t len)
+{
+	errno = EADDRNOTAVAIL;
+	return is_far ? -1 : bind(fd, address, len);
+}
+
+/* Opens a window for a server that is on this host, or on another one, and prints its transport.
+ * `transports` is the option rdma-transports. Returns the name of the transport, or NULL with the
+ * reason in *why. */
+static const char *transport_of(bool far, const char *transports, struct pst_err *why)
+{
+	static struct pst_http_endpoint endpoint = {.host = "127.0.0.1"};
+	struct sockaddr_in at = {.sin_family = AF_INET,
+				 .sin_port = htons(9),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct pst_object_place place = {.endpoint = &endpoint,
+					 .url.rdma = PST_OBJECT_RDMA_REQUIRE};
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_object_windows *windows;
+	struct pst_window *window;
+
+	memcpy(&endpoint.addresses[0], &at, sizeof(at));
+	endpoint.address_lens[0] = sizeof(at);
+	endpoint.address_count = 1;
+	snprintf(place.url.transports, sizeof(place.url.transports), "%s", transports);
+	is_far = far;
+	windows = pst_object_windows_find(&place, why);
+	print_message("# a server on %s host, \"%s\": %s\n", far ? "another" : "this", transports,
+		      windows ? "open" : why->text);
+	if (!windows)
+		return NULL;
+	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, why), 0);
+	assert_int_equal(
+		pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, why), 0);
+	pst_wire_window_info(grant.inner, &info);
+	print_message("# by %s\n", grant.transport);
+	assert_true(pst_wire_revoke(grant.inner));
+	assert_int_equal((pst_wire_release)(grant.inner, why), 0);
+	window->close(window);
+	return info.transport;
+}
+
+/* A server on another host gets no token of a transport that works only on one host. By default, a
+ * storage offers no transport that is slower than HTTP. */
+static void transports_of_a_host(void **state)
+{
+	struct pst_err why;
+
+	(void)state;
+	assert_string_equal(transport_of(false, "", &why), "shm1");
+	assert_string_equal(transport_of(true, "shm1,tcp1", &why), "tcp1");
+	assert_string_equal(transport_of(false, "shm1,tcp1", &why), "shm1");
+	assert_string_equal(transport_of(false, "tcp1", &why), "tcp1");
+	assert_null(transport_of(true, "", &why));
+	assert_non_null(strstr(why.text, "no transport is left"));
+	assert_non_null(strstr(why.text, "tcp1, slower than HTTP, must be named"));
+	assert_null(transport_of(true, "shm1", &why));
+	assert_non_null(strstr(why.text, "shm1 works only if the server is on this host"));
+	while (hubs) {
+		struct hub *hub = hubs;
+
+		hubs = hub->next;
+		pst_wire_client_close(hub->client);
+		free(hub);
+	}
+	while (all) {
+		struct pst_object_windows *windows = all;
+
+		all = windows->next;
+		free(windows);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -276,6 +358,7 @@ int main(void)
 		cmocka_unit_test(opened_in_a_pause),
 		cmocka_unit_test(device_windows),
 		cmocka_unit_test(reached_devices),
+		cmocka_unit_test(transports_of_a_host),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

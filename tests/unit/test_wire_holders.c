@@ -165,7 +165,7 @@ static void begin(struct sides *s, enum how how)
 	allocated = freed = 0;
 	opts.transports = "tcp1,shm1";
 	opts.fence_ms = FENCE_MS;
-	assert_int_equal(pst_wire_client_open(&opts, &devices, &s->client, &s->err), 0);
+	assert_int_equal(pst_wire_client_open(&opts, &devices, 0, &s->client, &s->err), 0);
 	s->buffer = buffer_open(s);
 	if (pst_wire_window_open(s->buffer, PENSTOCK_READ, 0, LEN, &s->grant, &s->err))
 		fail_msg("%s", s->err.text);
@@ -334,7 +334,7 @@ static void transports_that_copy_are_refused(void **state)
 
 	(void)state;
 	opts.transports = "tcp1";
-	assert_int_equal(pst_wire_client_open(&opts, &devices, &s.client, &s.err), 0);
+	assert_int_equal(pst_wire_client_open(&opts, &devices, 0, &s.client, &s.err), 0);
 	s.buffer = buffer_open(&s);
 	assert_int_equal(pst_wire_window_open(s.buffer, PENSTOCK_READ, 0, LEN, &s.grant, &s.err),
 			 -EOPNOTSUPP);

@@ -665,6 +665,9 @@ static int dial_as_other_user(const struct state *s)
 
 static void shm1_refuses_another_user(void **unused)
 {
+	const struct penstock_object_header declined = {"x-amz-rdma-reply", "501"};
+	struct penstock_object_reply reply = PENSTOCK_OBJECT_REPLY_INIT;
+	struct penstock_object_verdict verdict = PENSTOCK_OBJECT_VERDICT_INIT;
 	struct state s;
 	int status = -1;
 	pid_t pid;
@@ -673,12 +676,20 @@ static void shm1_refuses_another_user(void **unused)
 	if (getuid())
 		test_skip("only root can become another user");
 	open_state(&s, "shm1", PENSTOCK_READ);
+	reply.status = 200;
+	reply.headers = &declined;
+	reply.header_count = 1;
+	assert_int_equal(penstock_object_judge(s.window, &reply, &verdict), 0);
+	assert_string_equal(verdict.text, "the server declined RDMA");
 	pid = fork();
 	if (!pid)
 		_exit(dial_as_other_user(&s));
 	waitpid(pid, &status, 0);
 	assert_int_equal(status, 0);
 	assert_int_equal(counts(&s).wrong_user, 1);
+	assert_int_equal(penstock_object_judge(s.window, &reply, &verdict), 0);
+	print_message("# %s\n", verdict.text);
+	assert_non_null(strstr(verdict.text, "shm1 does not serve user 65534"));
 	expect_untouched(&s);
 	close_state(&s);
 }
