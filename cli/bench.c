@@ -465,6 +465,7 @@ static int run_open(struct bench_state *r)
 		r->out->refused = code_without_device(r->a->require) == EXIT_REFUSED;
 		return -1;
 	}
+	r->out->on_host = !strcmp(penstock_device_name(r->dev), "host");
 	qopts.own_lane = r->a->own_lane ? r->dev : NULL;
 	if (penstock_alloc(r->dev, (size_t)(r->a->block * r->a->depth), &mem) ||
 	    penstock_queue_open(&qopts, &r->q))

@@ -28,6 +28,7 @@ struct bench_result {
 	uint64_t latency[BENCH_BUCKETS]; /* for each bucket: number of requests */
 	double seconds, cpu_seconds;
 	bool refused; /* whether no path met the class of --require */
+	bool on_host; /* whether the device is host memory */
 	/* exit code for the signal that ended the run early; 0 if none did */
 	int stopped;
 	char error[LINE_MAX_BYTES];

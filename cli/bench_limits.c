@@ -192,6 +192,15 @@ static char *memory_map(uint64_t bytes, void **map, size_t *len)
 	return mem;
 }
 
+/* Describes what the plain calls do. */
+static const char *limit_text(const struct bench_args *a)
+{
+	if (a->write)
+		return a->warm ? "cached writes and fdatasync from host memory"
+			       : "O_DIRECT writes and fdatasync from host memory";
+	return a->warm ? "page cache to host memory" : "O_DIRECT reads into host memory";
+}
+
 double bench_limit(const struct bench_args *a, uint64_t length, char *what, size_t len)
 {
 	struct limit_job j = {.write = a->write,
@@ -221,9 +230,7 @@ double bench_limit(const struct bench_args *a, uint64_t length, char *what, size
 			continue;
 		best = rate;
 		snprintf(what, len, "%s, the best of %u ways: %s, %u thread%s x %u in flight",
-			 a->warm    ? "page cache to host memory"
-			 : a->write ? "O_DIRECT writes and fdatasync from host memory"
-				    : "O_DIRECT reads into host memory",
+			 limit_text(a),
 			 count,
 			 ways[i].uring ? "io_uring"
 			 : a->write    ? "pwrite"

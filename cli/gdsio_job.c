@@ -10,39 +10,28 @@
 #include "gdsio_job.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "size.h"
+
 /* ---- values ---- */
 
-/* The units K, M, G and T are powers of 1024, as in NVIDIA's gdsio. "B" or "iB" may follow the
- * unit. */
+/* Accepts the sizes of the other subcommands. In them, K, M and G are powers of 1024, as in
+ * NVIDIA's gdsio. Also accepts the units m, g and t in lower case. */
 bool gdsio_size(const char *text, uint64_t *out)
 {
-	static const char units[] = "KMGT";
-	unsigned long long n;
-	unsigned shift = 0;
-	const char *unit;
-	char *end;
+	size_t len = strlen(text);
+	const char *end;
+	char upper[32];
 
-	if (!isdigit((unsigned char)*text))
-		return false;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (*end) {
-		unit = strchr(units, toupper((unsigned char)*end));
-		if (!unit && strcmp(end, "B"))
-			return false;
-		shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-		end++;
-		if (shift && (!strcmp(end, "B") || !strcmp(end, "iB")))
-			end += strlen(end);
+	if (len && len < sizeof(upper) && strchr("mgt", text[len - 1])) {
+		memcpy(upper, text, len + 1);
+		upper[len - 1] = (char)toupper((unsigned char)upper[len - 1]);
+		text = upper;
 	}
-	if (errno || *end || n > (unsigned long long)INT64_MAX >> shift)
-		return false;
-	*out = n << shift;
-	return true;
+	end = pst_size_parse(text, out);
+	return end && !*end;
 }
 
 bool gdsio_io_size(const char *text, struct gdsio_args *a)

@@ -138,6 +138,7 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->peer_lock, NULL);
 	pthread_mutex_init(&c->sum_lock, NULL);
+	pst_alloc_set_init(&c->allocs);
 	if (api->cuDeviceGetUuid) {
 		struct pst_cu_uuid uuid;
 
@@ -160,6 +161,7 @@ static void resources_free(struct pst_cuda_device *c)
 		c->api->cuEventDestroy(c->peer_done);
 }
 
+/* Allocations that the caller has not freed stay allocated while the primary context exists. */
 static void cuda_close(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;
@@ -175,6 +177,7 @@ static void cuda_close(struct penstock_device *dev)
 		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
 	}
 	free(c->sums);
+	pst_alloc_set_destroy(&c->allocs);
 	pthread_mutex_destroy(&c->sum_lock);
 	pthread_mutex_destroy(&c->peer_lock);
 	pthread_mutex_destroy(&c->lock);
@@ -202,6 +205,7 @@ static enum pst_cu_result memory_alloc_aligned(const struct pst_cuda *api, size_
 static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
+	struct pst_alloc alloc = {0};
 	pst_cu_ptr ptr = 0;
 	enum pst_cu_result rc;
 	size_t padded;
@@ -214,17 +218,41 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 	if (ret)
 		return ret;
 	rc = memory_alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
+	alloc.mem = (void *)(uintptr_t)ptr;
+	if (rc != PST_CU_OK) {
+		ret = pst_cuda_fail(err, rc, "cuMemAlloc");
+	} else if (!pst_alloc_set_add(&c->allocs, &alloc)) {
+		c->api->cuMemFree(ptr);
+		ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an allocation");
+	} else {
+		*out = alloc.mem;
+	}
 	pst_cuda_leave(c->api, &in);
-	if (rc != PST_CU_OK)
-		return pst_cuda_fail(err, rc, "cuMemAlloc");
-	*out = (void *)(uintptr_t)ptr;
-	return 0;
+	return ret;
+}
+
+/* Frees memory of cuda_alloc. The caller has made the context current. */
+static int allocation_free(struct pst_cuda_device *c, void *ptr, struct pst_err *err)
+{
+	struct pst_alloc alloc;
+	enum pst_cu_result rc;
+
+	if (!pst_alloc_set_take(&c->allocs, ptr, &alloc))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"%p is not memory that penstock_alloc or penstock_import_memory "
+				"returned for cuda:%d",
+				ptr, c->ordinal);
+	rc = c->api->cuMemFree((uintptr_t)ptr);
+	if (rc == PST_CU_OK)
+		return 0;
+	/* Without memory for the entry the allocation leaks, and the caller gets this error. */
+	pst_alloc_set_add(&c->allocs, &alloc);
+	return pst_cuda_fail(err, rc, "cuMemFree");
 }
 
 static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	enum pst_cu_result rc = PST_CU_OK;
 	struct pst_cuda_scope in;
 	int ret = pst_cuda_begin(c, &in, err);
 
@@ -232,10 +260,8 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 		return ret;
 	ret = pst_cuda_unimport(c, ptr, err);
 	if (!ret)
-		rc = c->api->cuMemFree((uintptr_t)ptr);
+		ret = allocation_free(c, ptr, err);
 	pst_cuda_leave(c->api, &in);
-	if (rc != PST_CU_OK)
-		return pst_cuda_fail(err, rc, "cuMemFree");
 	return ret < 0 ? ret : 0;
 }
 

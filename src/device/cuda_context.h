@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "core/ops.h"
+#include "device/alloc_set.h"
 #include "device/cuda_api.h"
 
 /* Maximum number of open imports: memory of other processes that this process has opened. It is
@@ -35,6 +36,7 @@ struct pst_cuda_device {
 	 * runs at a time. A thread never takes it while it holds `lock`. */
 	pthread_mutex_t peer_lock;
 	_Atomic(struct pst_cu_ctx *) ctx; /* primary context; NULL until it is retained */
+	struct pst_alloc_set allocs;	  /* memory of cuda_alloc; its imports are in `imports` */
 	/* State of cuda_stream.c; all members are 0 until they are needed. `scratch` is scratch
 	 * memory, and scratch_turn selects the byte of it that the next wait of a stream writes.
 	 * `queried` is an event that is only queried. The module has the kernels `counter` and

@@ -10,8 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/crc32c.h"
+#include "device/alloc_set.h"
 #include "device/cpu_copy.h"
 #include "device/host.h"
 #include "s3/crc.h"
@@ -33,20 +32,6 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* An allocation that host_alloc has made. */
-struct host_alloc {
-	void *mem; /* address that the caller got */
-	void *map; /* mapping that contains `mem`, and its length in bytes */
-	size_t len;
-};
-
-/* State of the device: its allocations, as a tree of tsearch(3) ordered by address. With the tree,
- * host_free recognises an address that host_alloc has not returned. */
-struct host_device {
-	pthread_mutex_t lock;
-	void *allocs;
-};
-
 static bool host_match(const char *name)
 {
 	return !strcmp(name, "host");
@@ -57,22 +42,14 @@ static int host_count(void)
 	return 1;
 }
 
-static int by_address(const void *a, const void *b)
-{
-	uintptr_t x = (uintptr_t)((const struct host_alloc *)a)->mem;
-	uintptr_t y = (uintptr_t)((const struct host_alloc *)b)->mem;
-
-	return (x > y) - (x < y);
-}
-
 static int host_open(struct penstock_device *dev, struct pst_err *err)
 {
-	struct host_device *host = calloc(1, sizeof(*host));
+	struct pst_alloc_set *allocs = malloc(sizeof(*allocs));
 
-	if (!host)
+	if (!allocs)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
-	pthread_mutex_init(&host->lock, NULL);
-	dev->priv = host;
+	pst_alloc_set_init(allocs);
+	dev->priv = allocs;
 	dev->facts.cpu_addressable = true;
 	dev->facts.is_host = true;
 	dev->facts.lanes_best = 8;
@@ -85,31 +62,17 @@ static int host_open(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Frees the table of allocations. Allocations that the caller has not freed stay mapped. */
+/* Allocations that the caller has not freed stay mapped. */
 static void host_close(struct penstock_device *dev)
 {
-	struct host_device *host = dev->priv;
-
-	tdestroy(host->allocs, free);
-	pthread_mutex_destroy(&host->lock);
-	free(host);
-}
-
-/* Adds an allocation to the tree. Returns false if there is no memory for it. */
-static bool alloc_add(struct host_device *host, struct host_alloc *alloc)
-{
-	bool added;
-
-	pthread_mutex_lock(&host->lock);
-	added = tsearch(alloc, &host->allocs, by_address);
-	pthread_mutex_unlock(&host->lock);
-	return added;
+	pst_alloc_set_destroy(dev->priv);
+	free(dev->priv);
 }
 
 /* Allocates host memory by mmap. Large allocations get huge pages. */
 static int host_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
-	struct host_alloc *alloc;
+	struct pst_alloc alloc;
 	size_t room;
 	char *map;
 
@@ -119,46 +82,34 @@ static int host_alloc(struct penstock_device *dev, size_t len, void **out, struc
 	if (map == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "no memory for %zu bytes: %m", len);
-	alloc = calloc(1, sizeof(*alloc));
-	if (alloc)
-		*alloc = (struct host_alloc){map, map, room};
-	if (alloc && len >= HUGE_PAGE) {
-		alloc->mem =
+	alloc = (struct pst_alloc){map, map, room};
+	if (len >= HUGE_PAGE) {
+		alloc.mem =
 			(void *)(((uintptr_t)map + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-		madvise(alloc->mem, len, MADV_HUGEPAGE);
+		madvise(alloc.mem, len, MADV_HUGEPAGE);
 	}
-	if (!alloc || !alloc_add(dev->priv, alloc)) {
-		free(alloc);
+	if (!pst_alloc_set_add(dev->priv, &alloc)) {
 		munmap(map, room);
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an allocation");
 	}
-	*out = alloc->mem;
+	*out = alloc.mem;
 	return 0;
 }
 
 static int host_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
-	struct host_device *host = dev->priv;
-	struct host_alloc key = {.mem = ptr}, *alloc = NULL;
-	struct host_alloc **found;
-	int code = 0;
+	struct pst_alloc alloc;
+	int code;
 
-	pthread_mutex_lock(&host->lock);
-	found = tfind(&key, &host->allocs, by_address);
-	if (found) {
-		alloc = *found;
-		code = munmap(alloc->map, alloc->len) ? errno : 0;
-	}
-	if (alloc && !code)
-		tdelete(&key, &host->allocs, by_address);
-	pthread_mutex_unlock(&host->lock);
-	if (!alloc)
+	if (!pst_alloc_set_take(dev->priv, ptr, &alloc))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%p is not memory that penstock_alloc returned for host", ptr);
-	if (code)
-		return pst_fail_errno(err, code, PENSTOCK_WHY_NO_MEMORY, "unmapping memory: %m");
-	free(alloc);
-	return 0;
+	if (!munmap(alloc.map, alloc.len))
+		return 0;
+	code = errno;
+	/* Without memory for the entry the allocation leaks, and the caller gets this error. */
+	pst_alloc_set_add(dev->priv, &alloc);
+	return pst_fail_errno(err, code, PENSTOCK_WHY_NO_MEMORY, "unmapping memory: %m");
 }
 
 static int host_classify(struct penstock_device *dev, const void *ptr, struct pst_memory *out)

@@ -2,11 +2,10 @@
 /*
  * Tests stream-ordered requests during driver calls that wait until a device is idle. Eight threads
  * read and write: by single calls, by a queue, in stream order, with fixed and with late values.
- * Meanwhile other threads allocate and free device and pinned memory, register and unregister host
- * memory, synchronise the context, create and destroy streams and events, and load modules. Many of
- * these calls hold the driver's lock until every stream is idle. So while a stream waits for a
- * request, no thread of the library may need the driver to carry out this request. The test must
- * end, and all bytes and results must be right.
+ * Meanwhile other threads make the driver calls of disturb.h. Many of these calls hold the driver's
+ * lock until every stream is idle. So while a stream waits for a request, no thread of the library
+ * may need the driver to carry out this request. The test must end, and all bytes and results must
+ * be right.
  *
  * PENSTOCK_STORM_SECONDS sets the duration. With PENSTOCK_STANDIN=0 the test runs against the
  * machine's own driver.
@@ -18,14 +17,14 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "device/stream_copy_ptx.h"
+#include "disturb.h"
 
 #define MOVERS 8
 #define LEN (1u << 20)
 #define LIMIT_S 100 /* the test fails if it takes this many seconds longer than its duration */
 
 static _Atomic bool stop;
-static _Atomic unsigned long moved[4], disturbed[7];
+static _Atomic unsigned long moved[4];
 
 /* State of one thread that moves bytes. */
 struct mover {
@@ -200,67 +199,6 @@ static void *move(void *arg)
 	return NULL;
 }
 
-static void disturb_once(unsigned kind, void *pages)
-{
-	static const unsigned char zeros[4096];
-	struct pst_cu_module *module;
-	struct pst_cu_stream *stream;
-	struct pst_cu_event *event;
-	pst_cu_ptr mem;
-	void *host;
-
-	switch (kind) {
-	case 0:
-		if (!api->cuMemAlloc(&mem, 4u << 20))
-			api->cuMemFree(mem);
-		break;
-	case 1:
-		if (!api->cuMemHostAlloc(&host, LEN, 0))
-			api->cuMemFreeHost(host);
-		break;
-	case 2:
-		if (!api->cuMemHostRegister(pages, LEN, 0))
-			api->cuMemHostUnregister(pages);
-		break;
-	case 3:
-		if (!api->cuMemAlloc(&mem, 4096)) {
-			api->cuMemcpyHtoDAsync(mem, zeros, sizeof(zeros), NULL);
-			api->cuMemFree(mem);
-		}
-		break;
-	case 4:
-		api->cuCtxSynchronize();
-		break;
-	case 5:
-		if (!api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0))
-			api->cuStreamDestroy(stream);
-		if (!api->cuEventCreate(&event, 0))
-			api->cuEventDestroy(event);
-		break;
-	case 6:
-		if (!api->cuModuleLoadData(&module, pst_stream_copy_ptx))
-			api->cuModuleUnload(module);
-		break;
-	}
-}
-
-static void *disturb(void *arg)
-{
-	unsigned kind = (unsigned)(uintptr_t)arg;
-	void *pages = aligned_alloc(4096, LEN);
-
-	memset(pages, 1, LEN);
-	api->cuCtxSetCurrent(ctx);
-	for (; !stop; disturbed[kind]++) {
-		disturb_once(kind, pages);
-		/* Without a pause, this thread could keep the other threads from getting the
-		 * driver's lock. */
-		usleep(200);
-	}
-	free(pages);
-	return NULL;
-}
-
 static void mover_open(struct mover *m, unsigned index)
 {
 	char name[sizeof(path) + 16];
@@ -300,17 +238,14 @@ static bool all_have_moved(void)
 
 	for (unsigned i = 0; i < 4; i++)
 		all &= moved[i] > MOVERS;
-	for (unsigned i = 0; i < 7; i++)
-		all &= disturbed[i] > 2;
-	return all;
+	return all && disturb_has_begun();
 }
 
 static void everything_ends_beside_waiting_driver_calls(void **state)
 {
-	const char *text = getenv("PENSTOCK_STORM_SECONDS");
-	unsigned seconds = text ? (unsigned)strtoul(text, NULL, 10) : 2;
+	unsigned seconds = storm_seconds(2);
 	struct mover movers[MOVERS];
-	pthread_t threads[MOVERS + 7];
+	pthread_t threads[MOVERS];
 
 	(void)state;
 	alarm(seconds + LIMIT_S);
@@ -318,18 +253,15 @@ static void everything_ends_beside_waiting_driver_calls(void **state)
 		mover_open(&movers[i], i);
 	for (unsigned i = 0; i < MOVERS; i++)
 		pthread_create(&threads[i], NULL, move, &movers[i]);
-	for (uintptr_t i = 0; i < 7; i++)
-		pthread_create(&threads[MOVERS + i], NULL, disturb, (void *)i);
+	disturb_start(api, ctx, &stop);
 	for (unsigned i = 0; i < seconds * 10 || !all_have_moved(); i++)
 		usleep(100000);
 	stop = true;
-	for (unsigned i = 0; i < MOVERS + 7; i++)
+	for (unsigned i = 0; i < MOVERS; i++)
 		pthread_join(threads[i], NULL);
-	print_message(
-		"# one call %lu, queue %lu, stream reads %lu, stream writes %lu; driver calls "
-		"%lu %lu %lu %lu %lu %lu %lu\n",
-		moved[0], moved[1], moved[2], moved[3], disturbed[0], disturbed[1], disturbed[2],
-		disturbed[3], disturbed[4], disturbed[5], disturbed[6]);
+	disturb_join();
+	print_message("# one call %lu, queue %lu, stream reads %lu, stream writes %lu\n", moved[0],
+		      moved[1], moved[2], moved[3]);
 	for (unsigned i = 0; i < MOVERS; i++) {
 		mover_close(&movers[i]);
 		assert_string_equal(movers[i].wrong, "");

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests all calls at once. Threads read, register and deregister files and buffers, run batches
- * and streams and query statistics, while the driver is opened and closed. Each call must return a
+ * and streams and query statistics, while the driver is opened and closed. Other threads make the
+ * driver calls of disturb.h, many of which wait until every stream is idle. Each call must return a
  * result that is possible at that moment. Each read must return all bytes of the right file. The
  * test is most useful under the sanitizers.
+ *
+ * PENSTOCK_STORM_SECONDS sets the duration; without it, the driver is opened and closed ROUNDS
+ * times.
  */
 #include "shim_test.h"
 
@@ -11,7 +15,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { FILES = 4, LEN = 70000, ROUNDS = 40, READERS = 2 };
+#include "disturb.h"
+
+enum { FILES = 4, LEN = 70000, ROUNDS = 40 };
 
 static int fds[FILES];
 static _Atomic(void *) handles[FILES];
@@ -31,7 +37,7 @@ static _Atomic unsigned done[6]; /* number of successful calls of each kind */
 static bool running(void)
 {
 	if (atomic_load(&calm))
-		usleep(3000);
+		usleep(10000);
 	return !atomic_load(&stop);
 }
 
@@ -223,9 +229,10 @@ static void *stats_loop(void *arg)
  * the number of times that the driver was closed completely. */
 static unsigned open_and_close(void)
 {
+	uint64_t end = test_now_ns() + storm_seconds(0) * 1000000000ull;
 	unsigned closed = 0;
 
-	for (unsigned i = 0; i < ROUNDS && !atomic_load(&wrong); i++) {
+	for (unsigned i = 0; (i < ROUNDS || test_now_ns() < end) && !atomic_load(&wrong); i++) {
 		int code = cuFileDriverOpen().err;
 
 		WANT(!code);
@@ -242,35 +249,35 @@ static unsigned open_and_close(void)
 	return closed;
 }
 
+/* The threads. Eight of them transfer bytes: in synchronous calls, in batches and in stream
+ * order. */
+static void *(*const loops[])(void *) = {
+	read_loop,   read_loop,	  read_loop, batch_loop,  batch_loop, stream_loop,
+	stream_loop, stream_loop, file_loop, buffer_loop, stats_loop,
+};
+enum { THREADS = sizeof(loops) / sizeof(loops[0]) };
+
 static void storm(void **state)
 {
-	pthread_t threads[READERS + 5];
-	unsigned closed, n = 0;
+	pthread_t threads[THREADS];
+	unsigned closed;
 
 	(void)state;
-	for (unsigned i = 0; i < READERS; i++, n++)
-		assert_int_equal(pthread_create(&threads[n], NULL, read_loop, (void *)(uintptr_t)n),
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, loops[i], (void *)(uintptr_t)i),
 				 0);
-	assert_int_equal(pthread_create(&threads[n], NULL, file_loop, NULL), 0);
-	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, buffer_loop, (void *)(uintptr_t)n), 0);
-	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, batch_loop, (void *)(uintptr_t)n), 0);
-	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, stream_loop, (void *)(uintptr_t)n), 0);
-	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, stats_loop, NULL), 0);
-	n++;
+	disturb_start(&cu, cu_ctx, &stop);
 	closed = open_and_close();
 	for (bool all = false; !all && !atomic_load(&wrong);) {
 		usleep(1000);
-		all = true;
+		all = disturb_has_begun();
 		for (unsigned i = 0; i < 6; i++)
 			all &= atomic_load(&done[i]) > 5;
 	}
 	atomic_store(&stop, true);
-	for (unsigned i = 0; i < n; i++)
+	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
+	disturb_join();
 	printf("# reads %u, files %u, buffers %u, batches %u, streams %u, counts %u, closes %u\n",
 	       done[0], done[1], done[2], done[3], done[4], done[5], closed);
 	assert_int_equal(atomic_load(&wrong), 0);
@@ -286,7 +293,7 @@ static int setup(void **state)
 	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1);
 	if (!cu_load())
 		return -1;
-	dev = cu_alloc((READERS + 5) * LEN);
+	dev = cu_alloc(THREADS * LEN);
 	for (unsigned f = 0; f < FILES; f++) {
 		fds[f] = st_make("storm", LEN, O_RDWR);
 		for (size_t i = 0; i < LEN; i++)

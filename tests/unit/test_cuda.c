@@ -8,6 +8,7 @@
 #include "cuda_device.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -337,9 +338,77 @@ static void memory_is_aligned(void **state)
 	}
 	assert_int_equal(ops->free(dev, first, &err), 0);
 	assert_int_equal(ops->free(dev, (void *)0x12345000, &err), -EINVAL);
-	assert_non_null(strstr(err.text, "cuMemFree: CUDA_ERROR_INVALID_VALUE"));
+	assert_non_null(strstr(err.text, "0x12345000 is not memory that penstock_alloc"));
 	assert_int_equal(cu->cuCtxPopCurrent(&was), PST_CU_OK);
 	assert_int_equal(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
+	device_close(dev);
+}
+
+/* Device cuda refuses to free memory that it has not allocated, and the memory stays allocated. */
+static void foreign_memory_is_kept(void **state)
+{
+	struct penstock_device *dev = device_open("cuda:0");
+	char *mem = device_alloc(dev, MIB);
+	struct pst_cu_ctx *prim;
+	pst_cu_ptr foreign;
+
+	(void)state;
+	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
+	assert_int_equal(cu->cuCtxPushCurrent(prim), PST_CU_OK);
+	assert_int_equal(cu->cuMemAlloc(&foreign, MIB), PST_CU_OK);
+	assert_int_equal(ops->free(dev, (void *)(uintptr_t)foreign, &err), -EINVAL);
+	assert_int_equal(err.why, PENSTOCK_WHY_BAD_ARGUMENT);
+	assert_int_equal(cu->cuMemFree(foreign), PST_CU_OK);
+	assert_int_equal(ops->free(dev, mem + 4096, &err), -EINVAL);
+	assert_int_equal(ops->free(dev, mem, &err), 0);
+	/* The driver may give the application an address that the device has freed. */
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(cu->cuMemAlloc(&foreign, MIB), PST_CU_OK);
+		assert_int_equal(ops->free(dev, mem, &err), -EINVAL);
+		assert_int_equal(cu->cuMemFree(foreign), PST_CU_OK);
+	}
+	/* If the application frees the device's memory itself, the driver may give the address to
+	 * the device again. */
+	mem = device_alloc(dev, MIB);
+	assert_int_equal(cu->cuMemFree((uintptr_t)mem), PST_CU_OK);
+	mem = device_alloc(dev, MIB);
+	assert_int_equal(ops->free(dev, mem, &err), 0);
+	assert_int_equal(cu->cuCtxPopCurrent(&prim), PST_CU_OK);
+	assert_int_equal(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
+	device_close(dev);
+}
+
+static void *alloc_repeatedly(void *arg)
+{
+	struct pst_err why;
+	void *mem[4];
+
+	for (int i = 0; i < 500; i++) {
+		for (int k = 0; k < 4; k++)
+			if (ops->alloc(arg, 4096, &mem[k], &why))
+				return "alloc failed";
+		for (int k = 0; k < 4; k++)
+			if (ops->free(arg, mem[k], &why))
+				return "free failed";
+	}
+	return NULL;
+}
+
+/* The driver gives memory that one thread has just freed to another thread. Each thread must then
+ * be able to free the memory that it got. */
+static void threads_allocate_the_same_addresses(void **state)
+{
+	struct penstock_device *dev = device_open("cuda:0");
+	pthread_t ids[4];
+	void *wrong;
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&ids[i], NULL, alloc_repeatedly, dev), 0);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(ids[i], &wrong), 0);
+		assert_null(wrong);
+	}
 	device_close(dev);
 }
 
@@ -374,10 +443,10 @@ static void pointers_are_classified(void **state)
 	cu->cuDevicePrimaryCtxRetain(&prim, 0);
 	cu->cuCtxPushCurrent(prim);
 	assert_int_equal(managed_alloc(&managed, MIB, 1), PST_CU_OK);
-	cu->cuCtxPopCurrent(&prim);
 	assert_int_equal(ops->classify(dev, (void *)(uintptr_t)managed, &got), 1);
 	assert_true(got.managed);
-	assert_int_equal(ops->free(dev, (void *)(uintptr_t)managed, &err), 0);
+	assert_int_equal(cu->cuMemFree(managed), PST_CU_OK);
+	cu->cuCtxPopCurrent(&prim);
 	/* Older drivers need a current context for cuPointerGetAttributes. The library then uses an
 	 * existing context. */
 	if (is_standin()) {
@@ -663,6 +732,8 @@ int main(int argc, char **argv)
 		CASE(facts_of_the_device),
 		CASE(facts_of_a_limited_device),
 		CASE(memory_is_aligned),
+		CASE(foreign_memory_is_kept),
+		CASE(threads_allocate_the_same_addresses),
 		CASE(pointers_are_classified),
 		CASE(registration),
 		CASE(failures_name_the_driver_call),
