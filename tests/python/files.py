@@ -781,7 +781,7 @@ class Streams(unittest.TestCase):
                 return await one
 
             stream.block()
-            blocked = [file.read_async(block, stream=stream) for _ in range(100)]
+            blocked = [file.read_async(block, stream=stream) for _ in range(40)]
             tasks = [asyncio.ensure_future(wait(one)) for one in blocked]
             out = numpy.zeros(100, numpy.uint8)
             await asyncio.wait_for(wait(file.read_async(out, 5)), 60)

@@ -490,21 +490,25 @@ static void *submit_one_more(void *arg)
  * entry or fail because its file was closed. Runs in a separate process. */
 static int child_close_when_full(void)
 {
-	enum { ENTRIES = 1024 };
+	enum { ENTRIES = 1024, EACH = 64 }; /* EACH: requests of one stream */
 	static size_t len = 10;
 	static off_t zero;
 	static ssize_t bytes[ENTRIES];
-	struct pst_cu_stream *stream = cu_stream();
+	struct pst_cu_stream *streams[ENTRIES / EACH];
 	pthread_t waiting, opening;
 	struct timespec until;
 	void *good = NULL;
 
 	st_gate_shut();
-	st_gate_wait(stream);
-	for (unsigned i = 0; i < ENTRIES; i++)
-		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], stream).err)
+	for (unsigned i = 0; i < ENTRIES / EACH; i++)
+		streams[i] = cu_stream();
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		if (i % EACH == 0)
+			st_gate_wait(streams[i / EACH]);
+		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], streams[i / EACH]).err)
 			return 2;
-	if (pthread_create(&waiting, NULL, submit_one_more, stream))
+	}
+	if (pthread_create(&waiting, NULL, submit_one_more, streams[0]))
 		return 3;
 	usleep(20000);
 	if (pthread_create(&opening, NULL, open_gate_later, NULL))
