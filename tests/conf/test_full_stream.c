@@ -9,6 +9,7 @@
 #include "streams.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 
 #define LIMIT 20000000000LL /* timeout in ns; only a hang lasts that long */
@@ -73,12 +74,10 @@ static void await(int64_t result)
 	assert_int_equal(done.result, result);
 }
 
-/* Submits the request to the stream `held`, which waits for the gate, until the library refuses it.
- * Then the stream `other` must execute a request. Returns the number of accepted requests. */
+/* Submits the request, whose stream waits for the gate, until the library refuses it. Returns the
+ * number of accepted requests. */
 static unsigned stream_fill(struct penstock_req *req, uint64_t *ids)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 5000};
-	struct penstock_req beside = request(&seg, other);
 	unsigned count = 0;
 	int ret = 1;
 
@@ -89,10 +88,17 @@ static unsigned stream_fill(struct penstock_req *req, uint64_t *ids)
 	assert_int_equal(ret, -EAGAIN);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_FULL);
 	assert_non_null(strstr(penstock_errmsg(), "320 operations"));
-	assert_int_equal(penstock_submit(q, &beside, 1, NULL), 1);
-	await(seg.row_len);
-	assert_int_equal(penstock_submit(q, req, 1, NULL), -EAGAIN);
 	return count;
+}
+
+/* Checks that the stream `other` executes a request. */
+static void other_executes(void)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 5000};
+	struct penstock_req req = request(&seg, other);
+
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	await(seg.row_len);
 }
 
 /* A stream gets requests until it has more than OPS_MAX operations, whatever the kind of request.
@@ -115,6 +121,8 @@ static void kind_fills(unsigned segs, uint64_t len, unsigned ops, enum penstock_
 	req.late = &late;
 	gate_shut();
 	count = stream_fill(&req, NULL);
+	other_executes();
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EAGAIN);
 	assert_true((count - 1) * ops <= OPS_MAX);
 	assert_true(count * ops > OPS_MAX);
 	gate_open();
@@ -199,12 +207,45 @@ static void captures_do_not_count(void **state)
 	assert_int_equal(graphs.destroy(graph), PST_CU_OK);
 }
 
+static void *submit_on_own_stream(void *arg)
+{
+	struct penstock_req *req = arg;
+
+	return penstock_submit(q, req, 1, NULL) == 1 ? arg : NULL;
+}
+
+/* The handle of the per-thread default stream names another stream in each thread, so each thread
+ * has the limit for itself. With the stand-in, all threads share this stream, so the request of the
+ * second thread completes only when the gate opens. */
+static void threads_have_own_default_streams(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4096};
+	struct penstock_req req = request(&seg, PST_CU_STREAM_PER_THREAD);
+	pthread_t thread;
+	unsigned count;
+	void *accepted;
+
+	(void)state;
+	assert_int_equal(api->cuStreamWaitValue64(PST_CU_STREAM_PER_THREAD, (uintptr_t)gate,
+						  ++gate_turn, PST_CU_WAIT_GEQ),
+			 PST_CU_OK);
+	count = stream_fill(&req, NULL);
+	assert_int_equal(pthread_create(&thread, NULL, submit_on_own_stream, &req), 0);
+	pthread_join(thread, &accepted);
+	gate_open();
+	assert_ptr_equal(accepted, &req);
+	for (unsigned i = 0; i < count + 1; i++)
+		await(4096);
+	assert_int_equal(api->cuStreamSynchronize(PST_CU_STREAM_PER_THREAD), PST_CU_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_kind_fills),
 		cmocka_unit_test(cancelled_requests_count),
 		cmocka_unit_test(captures_do_not_count),
+		cmocka_unit_test(threads_have_own_default_streams),
 	};
 
 	test_use_standin();

@@ -371,12 +371,13 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	ret = streams->gpu->ops->stream_begin(streams->gpu, req->stream, seq, err);
 	if (ret)
 		return ret;
+	shape.stream = seq->id;
 	if (seq->capturing) {
 		ret = capture_check(req, err);
 		shape.captured = true;
 		shape.by_kernel = !shape.empty;
 	} else {
-		enum pst_last last = pst_streams_last(streams, req->stream);
+		enum pst_last last = pst_streams_last(streams, seq->id);
 
 		if (!shape.empty && !shape.by_kernel)
 			shape.by_kernel = !copies_may_queue(req, &shape, seq, last);
@@ -394,7 +395,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	req->pump = streams->pump;
 	if (seq->capturing)
 		return req_capture(req, seq, err);
-	pst_streams_remember(streams, req->stream, req->stage);
+	pst_streams_remember(streams, seq->id, req->stage);
 	pst_device_stream_enter(streams->gpu);
 	return 0;
 }

@@ -431,7 +431,7 @@ static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 		streams->units_captured += stage->len;
 		return;
 	}
-	stage->stream = req->stream;
+	stage->stream = shape->stream;
 	stage->ops = stage_ops(stage, shape);
 	load_add(streams, stage);
 }
@@ -455,7 +455,7 @@ static struct pst_stage *stage_take(struct pst_streams *streams, const struct ps
 		*lack = LACK_CAPTURED;
 	/* The operations of a captured request become nodes of a graph, so they are not queued on
 	 * the stream. */
-	if (!shape->captured && load_is_full(streams, req->stream))
+	if (!shape->captured && load_is_full(streams, shape->stream))
 		*lack = LACK_OPS;
 	if (!*lack && !shape->empty)
 		*lack = stage_allocate(streams, stage, shape, small);
@@ -548,7 +548,8 @@ enum pst_last pst_streams_last(struct pst_streams *streams, const void *stream)
 	return found;
 }
 
-void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage)
+void pst_streams_remember(struct pst_streams *streams, const void *stream,
+			  const struct pst_stage *stage)
 {
 	pthread_mutex_lock(&streams->lock);
 	*last_copies_of(streams, stream) =

@@ -67,7 +67,7 @@ struct pst_streams {
 	/* Hash table: for some streams, the stage of the last request whose copies were queued at
 	 * submit. */
 	struct pst_last_copies {
-		void *stream;
+		const void *stream;
 		const struct pst_stage *stage;
 		uint64_t turn; /* `turn` of the stage for that request */
 	} last_copies[PST_STREAMS_REMEMBERED];
@@ -85,6 +85,7 @@ struct pst_stage_shape {
 	bool by_kernel;
 	bool empty; /* no byte passes through pinned memory */
 	bool captured;
+	const void *stream; /* identity of the stream, see struct pst_stream_seq */
 };
 
 /* Creates the struct pst_streams of the pump's device, unless the device has one. */
@@ -107,8 +108,10 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
  * the request yet, the stage is freed later. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
 
-/* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit. */
-void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage);
+/* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit.
+ * Here and below, `stream` is the identity of the stream (struct pst_stream_seq). */
+void pst_streams_remember(struct pst_streams *streams, const void *stream,
+			  const struct pst_stage *stage);
 /* The state of the copies of the stream's latest request:
  *	PST_LAST_OTHER		its copies were not queued at submit, or it is unknown
  *	PST_LAST_COPYING	they were, and the stream still executes them
