@@ -145,8 +145,8 @@ static int reads_make(struct stream_run *r, enum how how, uint64_t len, unsigned
 		took = meter_ns() - began;
 		r->submit_ns += took;
 		r->slowest_ns = took > r->slowest_ns ? took : r->slowest_ns;
-		/* -EAGAIN: all pinned memory of the library is in use. Waits until an earlier
-		 * read has completed, then submits this read again. */
+		/* -EAGAIN: the stream or the device has too many reads in flight. Waits until an
+		 * earlier read has completed, then submits this read again. */
 		if (n == -EAGAIN && how != STREAM_HELD) {
 			ret = reads_harvest(r, 1, len);
 			harvested += !ret;

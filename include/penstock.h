@@ -1104,8 +1104,8 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
  *		request is cancelled or passes its deadline while its lane (thread of the library)
  *		hangs in a system call, the request keeps its entry in the queue until that system
  *		call returns. If such entries fill the queue, the function waits for a second before
- *		it returns this error. In stream order, also if the device has too many requests in
- *		flight, see penstock_late
+ *		it returns this error. In stream order, also if the stream or the device has too
+ *		many requests in flight, see penstock_late
  * -EINVAL	the request has no storage, or an argument is out of range
  * -EOVERFLOW	a range ends beyond 2^63
  * -E2BIG	the request has more segments than the queue's segs_max, or is in stream order and
@@ -1323,8 +1323,14 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * continued. penstock_free and penstock_unregister wait until no request in stream order is in
  * flight on the device. While one of them is running, penstock_submit in stream order waits for it.
  *
- * penstock_submit also waits for space in the hardware queue of the GPU that the stream uses. Such
- * a queue holds about 1,020 operations, and a request takes 4 or more.
+ * A stream uses a hardware queue of the GPU, which holds about 1,020 operations. If the queue is
+ * full, penstock_submit waits in the driver until the GPU has executed an operation. The limit of
+ * one stream (below) prevents this if the queue has only requests of this stream. It also prevents
+ * it if up to three streams share the queue, and no request has more than 15 operations. Otherwise
+ * penstock_submit may still wait, in two cases. First, more streams share a queue, or streams with
+ * longer requests. All streams of a GPU share a few queues of each kind, whose number the variable
+ * CUDA_DEVICE_MAX_CONNECTIONS sets, and the driver assigns streams to queues. Second, the
+ * application has queued other work on these streams, such as kernels.
  *
  * All bytes pass through pinned host memory, by path "staged" or "bounce". In the report, the other
  * paths that move bytes have the reason "stream-order".
@@ -1372,13 +1378,21 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * - While the graph exists, one thread polls for replays every 50 us, or after a second without a
  *   replay every 0.5 ms. The request holds pinned memory, as much as a request in flight.
  *
+ * Limit of one stream: while the requests of a stream that are in flight have more than 320
+ * operations, penstock_submit accepts no other request for the stream. A contiguous read of up to
+ * 1 MiB has 4 operations, so about 80 such reads can be in flight on a stream. A write has 6, and a
+ * read of 16 MiB has about 65. A request with several segments or rows may have an operation for
+ * each of them, and no request has more than 643. The requests of one stream do not use up the
+ * limits of the device. Requests in graphs do not count.
+ *
  * Limits of one device: 1,024 requests in stream order in flight, and 256 MiB of pinned memory for
  * their bytes. The library pins 32 MiB at first, and more when requests need it. One request takes
  * up to 16 MiB. Requests in graphs count until their graphs are destroyed. They use at most half of
  * the requests and half of the memory. Besides the errors of all requests, penstock_submit returns
  * these:
  *
- * -EAGAIN	a limit of the device is reached: wait until the streams have passed some requests
+ * -EAGAIN	a limit of the stream or of the device is reached: wait until the stream, or the
+ *		streams of the device, have passed some requests
  * -E2BIG	the request has more than 1 GiB
  * -EOPNOTSUPP	the required class is PENSTOCK_DIRECT; `path` names another path that moves bytes;
  *		segments are on several devices; the device has no streams; or the stream is being

@@ -326,6 +326,8 @@ static int req_submit(struct shim_move *m, off_t file_off, bool capturing)
 	*req = (struct stream_req){.m = *m};
 	if (!capturing) /* the statistics do not count what a capture records */
 		req->level = atomic_load_explicit(&shim_stats_level, memory_order_relaxed);
+	/* If a limit of the stream or of the device is reached, waits without async_lock: calls of
+	 * other threads for other streams must continue, because the stream may wait for them. */
 	while ((ret = penstock_submit(queue, &m->req, 1, &req->id)) == -EAGAIN) {
 		pthread_mutex_unlock(&async_lock);
 		nanosleep(&pause, NULL);

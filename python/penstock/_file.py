@@ -186,8 +186,9 @@ class File:
                 of the stream may write these bytes of the file.
             exact, synchronize: as in read. With `stream`, nothing is synchronized.
 
-        Raises an error with errno EAGAIN if too many transfers are in flight, and none completes
-        within 10 s.
+        If too many transfers are in flight, waits until one has completed. Raises an error with
+        errno EAGAIN if none completes within 10 s. About 80 short transfers of one stream can be in
+        flight.
         """
         flags = (EXACT if exact else 0) | (EARLY if early else 0)
         return self._start(READING, out, offset, length, at, flags, stream, synchronize)

@@ -419,9 +419,10 @@ class Queue:
                late: Optional[LateValues] = None) -> None:
         """Submits the request of a Transfer. `keep` are the objects that own the memory.
 
-        While too many requests are in flight, waits for completions. A request in stream order may
-        wait for work that this program queues later. So if no request completes for FULL_SECONDS,
-        raises an error with errno EAGAIN."""
+        While too many requests are in flight, in the queue or on the stream, waits for completions.
+        A request in stream order may wait for work that this program queues later. So if no request
+        completes for FULL_SECONDS, raises an error with errno EAGAIN. Meanwhile, other threads can
+        submit requests."""
         if not segments:
             transfer.finish(TransferReport(), None)
             return

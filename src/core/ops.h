@@ -418,6 +418,9 @@ struct pst_rect {
 struct pst_stream_seq {
 	struct penstock_device *dev;
 	void *stream;
+	/* Identity of the stream. The handle of the per-thread default stream names another stream
+	 * in each thread, so the handle does not identify a stream. */
+	const void *id;
 	/* Set by stream_idle. `asked`: the next two members are known. `idle`: the stream was idle.
 	 * `reached`: it was idle, and no work of other streams can delay its next operation, so the
 	 * stream had reached that operation already. */

@@ -202,6 +202,15 @@ static bool stream_reached(const struct pst_cuda *api, struct pst_cu_stream *str
 	       flags & PST_CU_STREAM_NON_BLOCKING;
 }
 
+/* Returns the identity of a stream. For the per-thread default stream, this is an address that
+ * differs for each thread. */
+static const void *stream_id(const struct pst_cu_stream *stream)
+{
+	static _Thread_local char own;
+
+	return stream == PST_CU_STREAM_PER_THREAD ? (const void *)&own : stream;
+}
+
 int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,
 			  struct pst_err *err)
 {
@@ -212,7 +221,7 @@ int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_
 
 	if (ret)
 		return ret;
-	*seq = (struct pst_stream_seq){.dev = dev, .stream = stream};
+	*seq = (struct pst_stream_seq){.dev = dev, .stream = stream, .id = stream_id(stream)};
 	rc = stream_enter(c, stream, ctx, seq_scope(seq));
 	if (rc == PST_CU_OK) {
 		ret = stream_check(dev, stream, &seq->capturing, err);

@@ -302,8 +302,8 @@ static void writes(void **state)
 }
 
 /* A request that needs more pinned memory than is free is refused until earlier requests complete.
- * The requests are on several streams, because a hardware queue holds about 1,020 operations, and
- * each request needs 13. */
+ * The requests are on several streams, because one stream may have only 320 operations in flight,
+ * and each request needs 13. */
 static void too_many_requests(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4u << 20};

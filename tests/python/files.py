@@ -30,8 +30,8 @@ import tap
 from penstock import _cuda, _queue, _transfer
 from penstock._lib import lib
 
-# The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), the
-# transfers of eight blocked streams would fill a hardware queue, and a submit would wait.
+# The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), a
+# blocked stream would hold up the transfers of other streams.
 os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = os.environ["PENSTOCK_STANDIN_HW_QUEUES"] = "32"
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 RANDOM = random.Random(SEED)
@@ -574,6 +574,7 @@ class Streams(unittest.TestCase):
         driver("cuDeviceGet", ctypes.byref(device), 0)
         driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         driver("cuCtxPushCurrent_v2", context)
+        cls.context = context
         with penstock.File(path()) as file:  # Starts the device's threads.
             file.read(gpu(4096))
 
@@ -704,21 +705,67 @@ class Streams(unittest.TestCase):
 
     def test_too_many(self):
         """If too many transfers wait for their streams, the next one fails, and does not hang."""
-        streams, block = [Stream() for _ in range(8)], gpu(512)
-        with penstock.File(path()) as file:
-            for stream in streams:
-                stream.block()
-            started = []
-            with unittest.mock.patch.object(_queue, "FULL_SECONDS", 0.3):
-                with self.assertRaises(penstock.PenstockError) as caught:
-                    while len(started) < 2000:
-                        stream = streams[len(started) % len(streams)]
-                        started.append(file.read_async(block, stream=stream))
-            self.assertEqual(caught.exception.errno, errno.EAGAIN)
-            for stream in streams:
-                stream.release()
-            for one in started:
-                self.assertEqual(one.result().bytes, 512)
+        for count in (1, 8):
+            streams, block = [Stream() for _ in range(count)], gpu(512)
+            with self.subTest(streams=count), penstock.File(path()) as file:
+                for stream in streams:
+                    stream.block()
+                started = []
+                with unittest.mock.patch.object(_queue, "FULL_SECONDS", 0.3):
+                    with self.assertRaises(penstock.PenstockError) as caught:
+                        while len(started) < 2000:
+                            stream = streams[len(started) % count]
+                            started.append(file.read_async(block, stream=stream))
+                self.assertEqual(caught.exception.errno, errno.EAGAIN)
+                self.assertGreaterEqual(len(started), 80 * count)
+                for stream in streams:
+                    stream.release()
+                for one in started:
+                    self.assertEqual(one.result().bytes, 512)
+
+    def test_beside_a_full_stream(self):
+        """While one thread waits because its stream has too many transfers, another thread
+        transfers on another stream. The first thread continues when its stream does."""
+        held, free, block, other = Stream(), Stream(), gpu(512), gpu(512)
+        full, reports = threading.Event(), []
+
+        class Library:
+            """The library's functions. Sets `full` when a submit finds the stream full."""
+            def __getattr__(self, name):
+                return getattr(lib, name)
+
+            @staticmethod
+            def penstock_submit(*args):
+                code = lib.penstock_submit(*args)
+                if code == -errno.EAGAIN:
+                    full.set()
+                return code
+
+        def fill():
+            driver("cuCtxPushCurrent_v2", self.context)
+            reports.extend(one.result().bytes for one in
+                           [file.read_async(block, stream=held) for _ in range(300)])
+
+        def beside():
+            driver("cuCtxPushCurrent_v2", self.context)
+            reports.append(file.read_async(other, 512, stream=free).result(60).bytes)
+
+        with penstock.File(path()) as file, \
+                unittest.mock.patch.object(_queue, "lib", Library()):
+            held.block()
+            filling, reading = threading.Thread(target=fill), threading.Thread(target=beside)
+            filling.start()
+            was_full = full.wait(20)
+            reading.start()
+            reading.join(20)
+            read_beside = list(reports)
+            held.release()
+            reading.join()
+            filling.join()
+            self.assertTrue(was_full)
+            self.assertEqual(read_beside, [512])
+            self.assertEqual(reports, [512] * 301)
+        self.assertTrue(numpy.array_equal(fetch(other), BYTES[512:1024]))
 
     def test_submit_while_another_waits(self):
         """While one thread waits because the queue is full, another thread submits and succeeds.
@@ -781,7 +828,7 @@ class Streams(unittest.TestCase):
                 return await one
 
             stream.block()
-            blocked = [file.read_async(block, stream=stream) for _ in range(100)]
+            blocked = [file.read_async(block, stream=stream) for _ in range(40)]
             tasks = [asyncio.ensure_future(wait(one)) for one in blocked]
             out = numpy.zeros(100, numpy.uint8)
             await asyncio.wait_for(wait(file.read_async(out, 5)), 60)

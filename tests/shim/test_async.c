@@ -8,6 +8,7 @@
 #include "shim_test.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 #include "pst_standin.h"
@@ -373,6 +374,93 @@ static void more_requests_than_entries(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
+/* The stream that fill_stream fills, and how many of its calls have returned. */
+static struct pst_cu_stream *filled;
+static _Atomic unsigned fill_count;
+static ssize_t fill_bytes[300];
+
+/* Makes more calls on the stream `filled` than a hardware queue of the GPU has space for. Returns
+ * NULL if a call fails. */
+static void *fill_stream(void *arg)
+{
+	static size_t len = 600;
+	static off_t zero;
+
+	if (cu.cuCtxSetCurrent(cu_ctx) != PST_CU_OK)
+		return NULL;
+	for (unsigned i = 0; i < 300; i++) {
+		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &fill_bytes[i], filled).err)
+			return NULL;
+		fill_count++;
+	}
+	return arg;
+}
+
+/* Makes reads on the stream `arg`, and waits for each of them. Returns NULL if a read fails. If the
+ * GPU has only one hardware queue, the stream `arg` waits for the stream `filled`. Then the
+ * function makes only one call, and does not wait for its read. */
+static void *read_beside(void *arg)
+{
+	static size_t len = 700;
+	static off_t zero, at = 100000;
+	static ssize_t bytes;
+	const char *queues = getenv("PENSTOCK_STANDIN_HW_QUEUES");
+	bool one_queue = queues && !strcmp(queues, "1");
+
+	if (cu.cuCtxSetCurrent(cu_ctx) != PST_CU_OK)
+		return NULL;
+	for (unsigned i = 0; i < (one_queue ? 1 : 500); i++) {
+		bytes = -7;
+		if (cuFileReadAsync(fh, dev, &len, &zero, &at, &bytes, arg).err)
+			return NULL;
+		if (!one_queue && (cu.cuStreamSynchronize(arg) != PST_CU_OK || bytes != 700))
+			return NULL;
+	}
+	return arg;
+}
+
+/* While the gate (a word in memory) blocks a stream, a thread makes more calls on the stream than
+ * it has space for. Calls of another thread on another stream must return, and their transfers
+ * must complete. The number of these calls is so high that the first thread has filled its stream
+ * before the last of them. */
+static void beside_a_full_stream(void **state)
+{
+	struct pst_cu_stream *free_stream;
+	struct timespec until;
+	pthread_t filling, reading;
+	void *good = NULL, *full = NULL;
+	int ret;
+
+	(void)state;
+	filled = cu_stream();
+	free_stream = cu_stream();
+	assert_int_equal(cuFileRead(fh, dev, 10, 0, 0), 10);
+	st_gate_shut();
+	st_gate_wait(filled);
+	assert_int_equal(pthread_create(&filling, NULL, fill_stream, filled), 0);
+	while (fill_count < 64)
+		sched_yield();
+	assert_int_equal(pthread_create(&reading, NULL, read_beside, free_stream), 0);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 20;
+	ret = pthread_timedjoin_np(reading, &good, &until);
+	assert_true(fill_count < 300);
+	st_gate_open();
+	if (ret)
+		pthread_join(reading, &good);
+	pthread_join(filling, &full);
+	if (ret)
+		fail_msg("calls on another stream waited for the full stream");
+	assert_ptr_equal(good, free_stream);
+	assert_ptr_equal(full, filled);
+	assert_cu(cu.cuStreamSynchronize(filled));
+	assert_cu(cu.cuStreamSynchronize(free_stream));
+	for (unsigned i = 0; i < 300; i++)
+		assert_int_equal(fill_bytes[i], 600);
+	assert_cu(cu.cuStreamDestroy(filled));
+	assert_cu(cu.cuStreamDestroy(free_stream));
+}
+
 /*
  * Tests that there is no deadlock. A transfer that fails in flight leaves host memory registered
  * with the CUDA driver. The transfer's lane (the thread that moved its bytes) unregisters this
@@ -490,21 +578,25 @@ static void *submit_one_more(void *arg)
  * entry or fail because its file was closed. Runs in a separate process. */
 static int child_close_when_full(void)
 {
-	enum { ENTRIES = 1024 };
+	enum { ENTRIES = 1024, EACH = 64 }; /* EACH: requests of one stream */
 	static size_t len = 10;
 	static off_t zero;
 	static ssize_t bytes[ENTRIES];
-	struct pst_cu_stream *stream = cu_stream();
+	struct pst_cu_stream *streams[ENTRIES / EACH];
 	pthread_t waiting, opening;
 	struct timespec until;
 	void *good = NULL;
 
 	st_gate_shut();
-	st_gate_wait(stream);
-	for (unsigned i = 0; i < ENTRIES; i++)
-		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], stream).err)
+	for (unsigned i = 0; i < ENTRIES / EACH; i++)
+		streams[i] = cu_stream();
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		if (i % EACH == 0)
+			st_gate_wait(streams[i / EACH]);
+		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], streams[i / EACH]).err)
 			return 2;
-	if (pthread_create(&waiting, NULL, submit_one_more, stream))
+	}
+	if (pthread_create(&waiting, NULL, submit_one_more, streams[0]))
 		return 3;
 	usleep(20000);
 	if (pthread_create(&opening, NULL, open_gate_later, NULL))
@@ -590,6 +682,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(wrong_open_flags),
 		cmocka_unit_test(capture_refused),
 		cmocka_unit_test(more_requests_than_entries),
+		cmocka_unit_test(beside_a_full_stream),
 		cmocka_unit_test(broken_stream),
 		cmocka_unit_test(implicit_capture),
 		cmocka_unit_test(close_when_full),

@@ -90,6 +90,10 @@ struct pst_stage {
 	 * first unit and the number of units in that block. */
 	unsigned block;
 	size_t at, len;
+	/* For streams.c: the stream, and the maximum number of operations of the GPU that the
+	 * request queues on it. 0 operations for a captured request. */
+	const void *stream;
+	unsigned ops;
 };
 
 /* Assigns a position in the stage to every span (contiguous storage range) of the request, for a

@@ -41,6 +41,10 @@
  * number of any round. */
 #define PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
 
+/* A request has at most PST_STAGE_ROUNDS_MAX + 1 steps, see stage_ops in streams.c. */
+_Static_assert(PST_STREAM_OPS_MAX + 3 * (PST_STAGE_ROUNDS_MAX + 1) + COPIES_QUEUED < 1020,
+	       "the operations that a stream may have must fit in a hardware queue");
+
 static const struct pst_stream_hooks stream_hooks;
 
 /* ---- the shape of a stage ---- */
@@ -260,9 +264,10 @@ static bool stream_is_copying_or_idle(struct pst_stream_seq *seq, enum pst_last 
  * earlier work may wait for the application. So at most COPIES_QUEUED copies are queued. They are
  * queued only if the stream is idle, if it still executes the queued copies of an earlier request,
  * or if they do not use a copy queue. The function counts the copies for the shortest pieces of
- * pinned memory that the request may get, because these need the most copies.
+ * pinned memory that the request may get, because these need the most copies. It stores the number
+ * of copies in the shape.
  */
-static bool copies_may_queue(struct pst_request *req, const struct pst_stage_shape *shape,
+static bool copies_may_queue(struct pst_request *req, struct pst_stage_shape *shape,
 			     struct pst_stream_seq *seq, enum pst_last last)
 {
 	struct pst_stage stage = {.req = req};
@@ -274,6 +279,7 @@ static bool copies_may_queue(struct pst_request *req, const struct pst_stage_sha
 	for (unsigned round = 0; round < stage.rounds && !many; round++)
 		many = pst_stage_parts(req, round, count_part, &q);
 	req->stage = NULL;
+	shape->copies_queued = q.copies;
 	return !many && (!q.long_copy || stream_is_copying_or_idle(seq, last));
 }
 
@@ -365,12 +371,13 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	ret = streams->gpu->ops->stream_begin(streams->gpu, req->stream, seq, err);
 	if (ret)
 		return ret;
+	shape.stream = seq->id;
 	if (seq->capturing) {
 		ret = capture_check(req, err);
 		shape.captured = true;
 		shape.by_kernel = !shape.empty;
 	} else {
-		enum pst_last last = pst_streams_last(streams, req->stream);
+		enum pst_last last = pst_streams_last(streams, seq->id);
 
 		if (!shape.empty && !shape.by_kernel)
 			shape.by_kernel = !copies_may_queue(req, &shape, seq, last);
@@ -388,7 +395,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	req->pump = streams->pump;
 	if (seq->capturing)
 		return req_capture(req, seq, err);
-	pst_streams_remember(streams, req->stream, req->stage);
+	pst_streams_remember(streams, seq->id, req->stage);
 	pst_device_stream_enter(streams->gpu);
 	return 0;
 }

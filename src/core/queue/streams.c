@@ -249,6 +249,56 @@ static bool memory_grow(struct pst_streams *streams, struct pst_err *err)
 	return block;
 }
 
+/* ---- operations that are queued on streams; the caller holds streams->lock ---- */
+
+/* Returns the entry of a stream, or NULL if the stream has no operations of requests in flight. */
+static struct pst_stream_load *load_find(struct pst_streams *streams, const void *stream)
+{
+	for (unsigned i = 0; i < streams->load_count; i++)
+		if (streams->loads[i].stream == stream)
+			return &streams->loads[i];
+	return NULL;
+}
+
+static bool load_is_full(struct pst_streams *streams, const void *stream)
+{
+	const struct pst_stream_load *load = load_find(streams, stream);
+
+	return load && load->ops > PST_STREAM_OPS_MAX;
+}
+
+static void load_add(struct pst_streams *streams, const struct pst_stage *stage)
+{
+	struct pst_stream_load *load = load_find(streams, stage->stream);
+
+	if (!load) {
+		load = &streams->loads[streams->load_count++];
+		*load = (struct pst_stream_load){.stream = stage->stream};
+	}
+	load->ops += stage->ops;
+}
+
+static void load_remove(struct pst_streams *streams, const struct pst_stage *stage)
+{
+	struct pst_stream_load *load = load_find(streams, stage->stream);
+
+	load->ops -= stage->ops;
+	if (!load->ops)
+		*load = streams->loads[--streams->load_count];
+}
+
+/* Returns the maximum number of operations of a request that is not captured: the store to
+ * `arrived`, a wait and a store to `passed` for each step (stage.h), and the copies. Before each
+ * wait that follows copies by the copy engine, there is also a memset. */
+static unsigned stage_ops(const struct pst_stage *stage, const struct pst_stage_shape *shape)
+{
+	unsigned ops = 1 + 2 * stage->last;
+
+	return ops + (shape->by_kernel ? stage->rounds : shape->copies_queued + stage->last - 1);
+}
+
+/* ---- stages ---- */
+
 /* Frees the memory of a stage, and puts the stage on the list of free stages. The caller holds
  * streams->lock. */
 static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
@@ -259,6 +309,8 @@ static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 	if (stage->captured) {
 		streams->units_captured -= stage->len;
 		streams->stages_captured--;
+	} else {
+		load_remove(streams, stage);
 	}
 	stage->captured = false;
 	stage->len = 0;
@@ -297,8 +349,6 @@ void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage)
 	pthread_mutex_unlock(&streams->lock);
 }
 
-/* ---- stages ---- */
-
 static uint64_t round_up(uint64_t value, uint64_t to)
 {
 	return (value + to - 1) / to * to;
@@ -334,8 +384,9 @@ static bool captured_fits(const struct pst_streams *streams, size_t len)
 #define GONE_MS 200
 
 /* Why stage_take returns no stage: all stages are in use (LACK_STAGE), too little memory is free
- * (LACK_MEMORY), or captured requests have reached their limit (LACK_CAPTURED). */
-enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED };
+ * (LACK_MEMORY), captured requests have reached their limit (LACK_CAPTURED), or the stream has too
+ * many operations queued (LACK_OPS). */
+enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED, LACK_OPS };
 
 /* Allocates the stage's memory: first the memory of its pieces, then, if a GPU kernel makes the
  * copies, the lists of rounds and copies for it. If `small` is true, makes the pieces as small as
@@ -362,9 +413,32 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 	return LACK_NOTHING;
 }
 
+/* Removes a stage, whose memory is allocated, from the list of free stages, and counts it. The
+ * caller holds streams->lock. */
+static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
+		      const struct pst_request *req, const struct pst_stage_shape *shape)
+{
+	streams->free = stage->next;
+	stage->turn++;
+	stage->captured = shape->captured;
+	if (shape->empty) {
+		stage->rounds = stage->pieces = 0;
+		stage->piece_bytes = 0;
+	}
+	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
+	if (shape->captured) {
+		streams->stages_captured++;
+		streams->units_captured += stage->len;
+		return;
+	}
+	stage->stream = shape->stream;
+	stage->ops = stage_ops(stage, shape);
+	load_add(streams, stage);
+}
+
 /* Takes a free stage and allocates its memory. `small` requests as little memory as possible.
- * Returns NULL, with the reason in *lack, if there is no stage or memory. */
-static struct pst_stage *stage_take(struct pst_streams *streams,
+ * Returns NULL, with the reason in *lack, if a limit is reached. */
+static struct pst_stage *stage_take(struct pst_streams *streams, const struct pst_request *req,
 				    const struct pst_stage_shape *shape, bool small,
 				    enum lack *lack)
 {
@@ -379,22 +453,27 @@ static struct pst_stage *stage_take(struct pst_streams *streams,
 	*lack = stage ? LACK_NOTHING : LACK_STAGE;
 	if (shape->captured && !captured_fits(streams, 0))
 		*lack = LACK_CAPTURED;
+	/* The operations of a captured request become nodes of a graph, so they are not queued on
+	 * the stream. */
+	if (!shape->captured && load_is_full(streams, shape->stream))
+		*lack = LACK_OPS;
 	if (!*lack && !shape->empty)
 		*lack = stage_allocate(streams, stage, shape, small);
-	if (*lack) {
+	if (*lack)
 		stage = NULL;
-	} else {
-		streams->free = stage->next;
-		stage->captured = shape->captured;
-		streams->stages_captured += shape->captured;
-		streams->units_captured += shape->captured ? stage->len : 0;
-	}
+	else
+		stage_use(streams, stage, req, shape);
 	pthread_mutex_unlock(&streams->lock);
 	return stage;
 }
 
 static int fail_lack(enum lack lack, bool captured, struct pst_err *err)
 {
+	if (lack == LACK_OPS)
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"more than %u operations of requests in stream order are queued on "
+				"the stream: wait for some requests",
+				PST_STREAM_OPS_MAX);
 	if (captured)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
 				"no stage for a captured request: captured requests may use 512 "
@@ -411,17 +490,17 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 {
 	struct pst_err grow_err = {0};
 	enum lack lack;
-	struct pst_stage *stage = stage_take(streams, shape, false, &lack);
+	struct pst_stage *stage = stage_take(streams, req, shape, false, &lack);
 
 	while (lack == LACK_MEMORY && memory_grow(streams, &grow_err))
-		stage = stage_take(streams, shape, false, &lack);
+		stage = stage_take(streams, req, shape, false, &lack);
 	if (lack == LACK_MEMORY || lack == LACK_CAPTURED)
-		stage = stage_take(streams, shape, true, &lack);
+		stage = stage_take(streams, req, shape, true, &lack);
 	/* Retry for GONE_MS: after a graph is destroyed, it takes a moment until a lane frees the
 	 * stages of its requests. */
 	for (unsigned ms = 0; lack == LACK_CAPTURED && ms < GONE_MS; ms++) {
 		usleep(1000);
-		stage = stage_take(streams, shape, true, &lack);
+		stage = stage_take(streams, req, shape, true, &lack);
 	}
 	if (!stage && grow_err.code) {
 		*err = grow_err;
@@ -429,12 +508,7 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 	}
 	if (!stage)
 		return fail_lack(lack, shape->captured, err);
-	if (shape->empty) {
-		stage->rounds = stage->pieces = 0;
-		stage->piece_bytes = 0;
-	}
 	stage->req = req;
-	stage->turn++;
 	stage->by_kernel = shape->by_kernel && !shape->empty;
 	if (stage->by_kernel)
 		memset(stage->round, 0, stage->rounds * sizeof(*stage->round));
@@ -446,7 +520,6 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 	 * once. If a kernel makes the copies, pst_stage_start does this after listing them. */
 	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)
 		stage->words->released = stage->pieces;
-	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
 	*out = stage;
 	return 0;
 }
@@ -475,7 +548,8 @@ enum pst_last pst_streams_last(struct pst_streams *streams, const void *stream)
 	return found;
 }
 
-void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage)
+void pst_streams_remember(struct pst_streams *streams, const void *stream,
+			  const struct pst_stage *stage)
 {
 	pthread_mutex_lock(&streams->lock);
 	*last_copies_of(streams, stream) =

@@ -28,6 +28,12 @@
 /* Maximum number of stages that requests captured in CUDA graphs occupy. They also occupy at most
  * half of the memory. So other requests always get a stage after some time. */
 #define PST_STAGES_CAPTURED_MAX (PST_STAGES_MAX / 2)
+/* If a stream has more than this number of operations of requests in flight, it gets no other
+ * request. A hardware queue of the GPU holds about 1,020 operations. A call of the driver that
+ * queues one more waits until the GPU has executed an operation, and the caller may hold a lock
+ * meanwhile. A request has at most 643 operations. So a stream that has its queue to itself has at
+ * most 963. Three streams with short requests can share a queue. */
+#define PST_STREAM_OPS_MAX 320u
 
 struct pst_stage_block;
 
@@ -51,10 +57,17 @@ struct pst_streams {
 	/* Number of units, and number of stages, that captured requests occupy. */
 	size_t units_captured;
 	unsigned stages_captured;
+	/* The streams that have operations of requests in flight, and the number of these
+	 * operations. Each of these streams has a stage, so the array is long enough. */
+	struct pst_stream_load {
+		const void *stream;
+		unsigned ops;
+	} loads[PST_STAGES_MAX];
+	unsigned load_count;
 	/* Hash table: for some streams, the stage of the last request whose copies were queued at
 	 * submit. */
 	struct pst_last_copies {
-		void *stream;
+		const void *stream;
 		const struct pst_stage *stage;
 		uint64_t turn; /* `turn` of the stage for that request */
 	} last_copies[PST_STREAMS_REMEMBERED];
@@ -67,9 +80,12 @@ struct pst_stage_shape {
 	uint64_t places;
 	uint64_t block;	 /* length of the storage's blocks */
 	unsigned copies; /* number of copies, or an upper bound */
+	/* number of copies that are queued on the stream, or an upper bound; 0 if by_kernel */
+	unsigned copies_queued;
 	bool by_kernel;
 	bool empty; /* no byte passes through pinned memory */
 	bool captured;
+	const void *stream; /* identity of the stream, see struct pst_stream_seq */
 };
 
 /* Creates the struct pst_streams of the pump's device, unless the device has one. */
@@ -83,16 +99,19 @@ void pst_streams_close(struct pst_streams *streams);
  * little memory as possible. */
 void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small);
 /* Takes a free stage, allocates its memory and prepares it for the request. If there is no stage or
- * memory, returns -EAGAIN. For a captured request it returns -ENOMEM instead, because it may take
- * long until a stage becomes free. */
+ * memory, or if the stream has too many operations of earlier requests, returns -EAGAIN. A capture
+ * does not count the operations. For a captured request the function returns -ENOMEM instead of
+ * -EAGAIN, because it may take long until a stage becomes free. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err);
 /* Takes back the stage of a request that has completed. Lanes call it. If the stream has not passed
  * the request yet, the stage is freed later. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
 
-/* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit. */
-void pst_streams_remember(struct pst_streams *streams, void *stream, const struct pst_stage *stage);
+/* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit.
+ * Here and below, `stream` is the identity of the stream (struct pst_stream_seq). */
+void pst_streams_remember(struct pst_streams *streams, const void *stream,
+			  const struct pst_stage *stage);
 /* The state of the copies of the stream's latest request:
  *	PST_LAST_OTHER		its copies were not queued at submit, or it is unknown
  *	PST_LAST_COPYING	they were, and the stream still executes them
