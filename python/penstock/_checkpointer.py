@@ -104,19 +104,27 @@ class Checkpointer:
         raise_errors: whether a failed save raises its error. Otherwise the error is logged and
             is in the result, and training goes on.
         patience: after how many seconds without a sign of life a rank counts as dead.
-        writer_options: further arguments of StorageWriter, such as stripe, checksums, durable,
-            pool_bytes.
+        stripe, parts, checksums, durable, overwrite, require, effort, path_name, pool_bytes,
+            progress: as in StorageWriter.
 
     The states may contain objects with the methods state_dict and load_state_dict.
     """
 
     def __init__(self, folder: Any, *, group: Any = None, keep: Optional[int] = None,
-                 raise_errors: bool = False, patience: float = 20.0,
-                 **writer_options: Any) -> None:
+                 raise_errors: bool = False, patience: float = 20.0, stripe: Sequence[Any] = (),
+                 parts: Optional[int] = None, checksums: bool = True, durable: bool = True,
+                 overwrite: bool = True, require: str = "any", effort: str = "thrifty",
+                 path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
+                 progress: Any = None) -> None:
         self.folder, self.keep = os.fspath(without_file_scheme(folder)), keep
         if not is_object(self.folder):
             self.folder = os.path.abspath(self.folder)
-        self.raise_errors, self._options = raise_errors, writer_options
+        self.raise_errors, self._pool_bytes = raise_errors, pool_bytes
+        self._new_writer = functools.partial(
+            StorageWriter, stripe=stripe, parts=parts, checksums=checksums, durable=durable,
+            overwrite=overwrite, require=require, effort=effort, path_name=path_name,
+            pool_bytes=pool_bytes, progress=progress)
+        self._new_writer(self.path_of(0), keep=keep)  # Raises the error of a wrong argument.
         self._ranks = Ranks(group, patience)
         self._stager: Optional[Stager] = None
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-save")
@@ -161,7 +169,7 @@ class Checkpointer:
         self.path_of(step)  # Raises TypeError if `step` is not a whole number.
         self.wait()
         if self._stager is None:
-            self._stager = Stager(self._options.get("pool_bytes"), may_leave=True)
+            self._stager = Stager(self._pool_bytes, may_leave=True)
         staged = self._stager.stage(_state_dict(state))
         self._last = self._thread.submit(self._save_staged, staged, step)
         del staged
@@ -190,7 +198,7 @@ class Checkpointer:
     def _save(self, state: Dict[str, Any], step: int, deadline: Optional[float],
               priority: Sequence[str], stager: Optional[Stager]) -> Saved:
         started, saved = time.monotonic(), Saved(self.path_of(step))
-        writer = StorageWriter(saved.path, keep=self.keep, **self._options)
+        writer = self._new_writer(saved.path, keep=self.keep)
         writer.stager = stager
         try:
             if deadline is not None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Definitions that _dcp_write and _dcp_read share: the names of the files in a checkpoint's folder,
-and a class that adds up the progress of several files (parts)."""
+checks of arguments, and a class that adds up the progress of several files (parts)."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict
+from typing import Any, Dict, Optional
+
+from ._model import CLASSES, EFFORTS
 
 MARKER = ".metadata"
 # Suffix of the marker file while a save writes it. The save then renames the file to MARKER, which
@@ -32,6 +34,12 @@ def refuse_object(path: Any, instead: str) -> None:
     named "s3:". `instead` is a text for the message: what the caller can do instead."""
     if str(path).startswith("s3:/"):
         raise ValueError(f"{path} is no folder; {instead}")
+
+
+def check_choices(require: str, effort: Optional[str]) -> None:
+    """Raises ValueError if `require` or `effort` is no such name."""
+    if require not in CLASSES or effort not in (None, *EFFORTS):
+        raise ValueError(f"require must be one of {list(CLASSES)}, effort one of {list(EFFORTS)}")
 
 
 class Total:
@@ -68,5 +76,5 @@ class Total:
         self._call(done, self._total)
 
 
-__all__ = ["LOCK", "MANIFEST", "MANIFEST_OF", "MARKER", "SUFFIX", "Total", "name_of",
-           "refuse_object"]
+__all__ = ["LOCK", "MANIFEST", "MANIFEST_OF", "MARKER", "SUFFIX", "Total", "check_choices",
+           "name_of", "refuse_object"]

@@ -146,7 +146,10 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
             this prefix.
         overwrite: False refuses to save below a prefix with a complete checkpoint. The objects of
             an earlier checkpoint there are removed after the new one is complete.
-        require, effort, path_name, pool_bytes, progress, torch_options: as in StorageWriter.
+        stripe: refused unless it is empty, because a store spreads its objects itself.
+        require, effort, path_name, pool_bytes, progress, thread_count, single_file_per_rank,
+            per_thread_copy_ahead, cache_staged_state_dict, serialization_format, _extensions: as
+            in StorageWriter.
 
     Raises OSError with errno EBUSY if another job saves below the prefix. If a job was killed
     during its save, the next save below the prefix first waits 20 s.
@@ -159,8 +162,11 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
                  durable: bool = True, overwrite: bool = True, keep: Optional[int] = None,
                  require: str = "any", effort: str = "thrifty", path_name: Optional[str] = None,
                  pool_bytes: Optional[int] = None, progress: Any = None,
-                 **torch_options: Any) -> None:
-        if torch_options.pop("stripe", ()):
+                 stripe: Sequence[Any] = (), thread_count: Optional[int] = None,
+                 single_file_per_rank: bool = True, per_thread_copy_ahead: int = 10_000_000,
+                 cache_staged_state_dict: bool = False, serialization_format: Any = None,
+                 _extensions: Optional[Sequence[Any]] = None) -> None:
+        if stripe:
             raise ValueError("a checkpoint in an object store has no stripes; a store spreads its "
                              "objects itself")
         self._prefix = _Prefix(path)
@@ -170,7 +176,10 @@ class ObjectStorageWriter(_AtPrefix, StorageWriter):
         super().__init__(path, parts=parts or 1, checksums=checksums, durable=durable,
                          overwrite=overwrite, keep=keep, require=require, effort=effort,
                          path_name=path_name, pool_bytes=pool_bytes, progress=progress,
-                         **torch_options)
+                         thread_count=thread_count, single_file_per_rank=single_file_per_rank,
+                         per_thread_copy_ahead=per_thread_copy_ahead,
+                         cache_staged_state_dict=cache_staged_state_dict,
+                         serialization_format=serialization_format, _extensions=_extensions)
 
     def reset(self, checkpoint_id: Any = None) -> None:
         super().reset(checkpoint_id)
@@ -242,7 +251,7 @@ class ObjectStorageReader(_AtPrefix, StorageReader):
 
     Args:
         path: s3://bucket/prefix, with options as ObjectClient.url writes them.
-        checksums, require, effort, path_name, threads, progress, torch_options: as in
+        checksums, require, effort, path_name, threads, progress, _extensions: as in
             StorageReader.
 
     Attributes:
@@ -251,10 +260,11 @@ class ObjectStorageReader(_AtPrefix, StorageReader):
 
     def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
                  effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
-                 progress: Any = None, **torch_options: Any) -> None:
+                 progress: Any = None, _extensions: Optional[Sequence[Any]] = None) -> None:
         self._prefix = _Prefix(path)
         super().__init__(path, checksums=checksums, require=require, effort=effort,
-                         path_name=path_name, threads=threads, progress=progress, **torch_options)
+                         path_name=path_name, threads=threads, progress=progress,
+                         _extensions=_extensions)
         self.fs = self._prefix
 
     def reset(self, checkpoint_id: Any = None) -> None:

@@ -24,7 +24,7 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import MANIFEST_OF, MARKER, Total, name_of
+from ._dcp import MANIFEST_OF, MARKER, Total, check_choices, name_of
 from ._lib import FormatError, device_name, without_file_scheme
 from ._model import Report
 from ._staging import is_plain
@@ -146,6 +146,7 @@ class StorageReader(FileSystemReader):
         threads: number of parts that are read at the same time.
         progress: a function that is called with the number of bytes that this rank has read
             and the total number, by one thread at a time. The last call has the total twice.
+        _extensions: as for FileSystemReader.
 
     Attributes:
         report: a LoadReport of the last load of this rank, or None.
@@ -156,7 +157,10 @@ class StorageReader(FileSystemReader):
 
     def __init__(self, path: Any, *, checksums: bool = True, require: str = "any",
                  effort: Optional[str] = None, path_name: Optional[str] = None, threads: int = 4,
-                 progress: Any = None, **torch_options: Any) -> None:
+                 progress: Any = None, _extensions: Optional[Sequence[Any]] = None) -> None:
+        check_choices(require, effort)
+        # Older versions of torch have no _extensions.
+        torch_options = {} if _extensions is None else {"_extensions": _extensions}
         super().__init__(without_file_scheme(path), **torch_options)
         self.checksums, self.threads, self.progress = checksums, threads, progress
         self.how = {"require": require, "effort": effort or "thrifty", "path": path_name}

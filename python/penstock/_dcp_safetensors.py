@@ -24,11 +24,11 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from ._api import save_places
 from ._cuda import synchronize_all
-from ._dcp import refuse_object
+from ._dcp import check_choices, refuse_object
 from ._dtypes import from_torch_dtype, torch_dtype
 from ._folders import sync_folder
 from ._lib import PenstockError, open_device, without_file_scheme
-from ._model import CLASSES, EFFORTS, Info, Model, pieces_of
+from ._model import Info, Model, pieces_of
 from ._tensor import place_of
 from ._torch_file import bytes_of
 from ._zip import PAGE
@@ -49,11 +49,6 @@ _SHARDING_KEY, _OFFSETS_KEY = "DCP_SHARDING_INFO", "saved_offsets"
 _FIXED = {"DCP_VERSION": "1.0", "format": "pt"}
 # Maximum number of bytes of temporary tensors, unless a single tensor is longer.
 _TEMPORARY_BYTES = 1 << 30
-
-
-def _check_choices(require: str, effort: Optional[str]) -> None:
-    if require not in CLASSES or effort not in (None, *EFFORTS):
-        raise ValueError(f"require must be one of {list(CLASSES)}, effort one of {list(EFFORTS)}")
 
 
 _T = TypeVar("_T")
@@ -164,15 +159,14 @@ class HuggingFaceStorageWriter(_TorchWriter, _Writes):
     their names only when they are complete.
     """
 
-    def __init__(self, *args: Any, require: str = "any", effort: str = "thrifty", **how: Any
-                 ) -> None:
-        _check_choices(require, effort)
-        refuse_object((*args, how.get("path"))[0], "penstock.save_file writes single objects")
-        if args:
-            args = (without_file_scheme(args[0]), *args[1:])
-        else:
-            how["path"] = without_file_scheme(how.get("path"))
-        super().__init__(*args, **how)
+    def __init__(self, path: Any, fqn_to_index_mapping: Optional[Dict[str, int]] = None,
+                 thread_count: int = 1, save_distributed: bool = False,
+                 enable_consolidation: bool = False, thread_count_consolidation: int = 1, *,
+                 require: str = "any", effort: str = "thrifty") -> None:
+        check_choices(require, effort)
+        refuse_object(path, "penstock.save_file writes single objects")
+        super().__init__(without_file_scheme(path), fqn_to_index_mapping, thread_count,
+                         save_distributed, enable_consolidation, thread_count_consolidation)
         self.require, self.effort = require, effort
         if type(self.fs) is FileSystem:  # pylint: disable=unidiomatic-typecheck
             self.fs = _WholeFiles()
@@ -304,7 +298,7 @@ class HuggingFaceStorageReader(_TorchReader):
 
     def __init__(self, path: Any, thread_count: int = 1, *, require: str = "any",
                  effort: Optional[str] = None) -> None:
-        _check_choices(require, effort)
+        check_choices(require, effort)
         refuse_object(path, "penstock.load_into reads models of a store")
         super().__init__(path=without_file_scheme(path), thread_count=thread_count)
         self.require, self.effort = require, effort

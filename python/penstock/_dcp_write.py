@@ -34,7 +34,7 @@ from torch.futures import Future
 
 from . import _part, _torch_pickle, _zip
 from ._cuda import synchronize_all
-from ._dcp import DRAFT, LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, name_of
+from ._dcp import DRAFT, LOCK, MANIFEST, MANIFEST_OF, MARKER, SUFFIX, Total, check_choices, name_of
 from ._folders import Place, file_system, make_folder, place_of, sync_folder
 from ._lib import device_name, without_file_scheme
 from ._lock import FolderLock
@@ -149,17 +149,17 @@ class _PartLayout:
 
 # ---- writing -------------------------------------------------------------------------
 
-def _check_options(options: Dict[str, Any]) -> None:
+def _check_format(single_file_per_rank: bool, serialization_format: Any, extensions: Any) -> None:
     """Raises ValueError for arguments with which torch's FileSystemWriter would write another file
     format."""
-    written = options.get("serialization_format")
-    if options.get("_extensions"):
+    written = serialization_format
+    if extensions:
         raise ValueError("StorageWriter cannot apply _extensions, because the bytes go straight to "
                          "the file; use torch's FileSystemWriter, whose files StorageReader reads")
     if written is not None and getattr(written, "name", written) != "TORCH_SAVE":
         raise ValueError("StorageWriter writes only serialization_format TORCH_SAVE; use "
                          "HuggingFaceStorageWriter for safetensors")
-    if not options.get("single_file_per_rank", True):
+    if not single_file_per_rank:
         raise ValueError("StorageWriter writes one part per rank, so single_file_per_rank=False is "
                          "not possible; `parts` sets another number")
 
@@ -217,8 +217,11 @@ class StorageWriter(FileSystemWriter):
         pool_bytes: most host memory for snapshots of async_save, see Stager.
         progress: a function that is called with the number of bytes that this rank has written
             and the total number, by one thread at a time. The last call has the total twice.
-        torch_options: further arguments of FileSystemWriter. thread_count is the same as `parts`.
-            Arguments that would make other files are refused.
+        thread_count: the same as `parts`.
+        single_file_per_rank, serialization_format, _extensions: arguments of FileSystemWriter.
+            Values that would make other files are refused.
+        per_thread_copy_ahead, cache_staged_state_dict: arguments of FileSystemWriter without
+            effect here.
 
     Attributes:
         report: a SaveReport of the last save of this rank, or None.
@@ -231,12 +234,18 @@ class StorageWriter(FileSystemWriter):
                  checksums: bool = True, durable: bool = True, overwrite: bool = True,
                  keep: Optional[int] = None, require: str = "any", effort: str = "thrifty",
                  path_name: Optional[str] = None, pool_bytes: Optional[int] = None,
-                 progress: Any = None, **torch_options: Any) -> None:
-        _check_options(torch_options)
+                 progress: Any = None, thread_count: Optional[int] = None,
+                 single_file_per_rank: bool = True, per_thread_copy_ahead: int = 10_000_000,
+                 cache_staged_state_dict: bool = False, serialization_format: Any = None,
+                 _extensions: Optional[Sequence[Any]] = None) -> None:
+        check_choices(require, effort)
+        _check_format(single_file_per_rank, serialization_format, _extensions)
         super().__init__(without_file_scheme(path), sync_files=durable, overwrite=overwrite,
-                         **torch_options)
+                         thread_count=thread_count or 1,
+                         per_thread_copy_ahead=per_thread_copy_ahead,
+                         cache_staged_state_dict=cache_staged_state_dict)
         self.stripe = [os.fspath(without_file_scheme(folder)) for folder in stripe]
-        self.parts = parts or torch_options.get("thread_count")
+        self.parts = parts or thread_count
         self.checksums, self.durable, self.keep = checksums, durable, keep
         self.how = {"require": require, "effort": effort, "path": path_name}
         self.progress = progress

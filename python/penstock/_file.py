@@ -116,9 +116,10 @@ class File:
         """Waits until no transfer is under way, and closes the file. Raises the error of a transfer
         whose result nobody has asked for.
 
-        A transfer in stream order is under way until its stream has reached it, or until it is
+        A transfer in stream order is under way until its stream has passed it, or until it is
         cancelled. If a signal handler raises an exception meanwhile, as Ctrl-C does, close cancels
-        the transfers. A read or write that another thread has begun ends normally, or raises
+        the transfers. The streams may still write zeros to the tensors of cancelled reads; see
+        Transfer.cancel. A read or write that another thread has begun ends normally, or raises
         ValueError."""
         if self.closed:
             return
@@ -180,7 +181,9 @@ class File:
             offset, length, at: as in read, or Late numbers, whose values are read when the stream
                 reaches the read. Late numbers need a single contiguous tensor.
             stream: a CUDA stream of torch, cupy, numba or cuda.core, or a handle as an int. The
-                tensors must be on the stream's GPU.
+                tensors must be on the stream's GPU. The stream must exist until the transfer is
+                done or, if it was cancelled, until the file is closed. The File keeps an object,
+                but not the stream of an int.
             early: whether the file may be read before the stream reaches the read, so that several
                 reads overlap. Only the copy to the tensors is then in stream order. No earlier work
                 of the stream may write these bytes of the file.
@@ -253,7 +256,7 @@ class File:
             return transfer
         handle, gpu = stream_handle(stream), segments[0].device if segments else "host"
         captured = gpu.startswith("cuda:") and is_capturing(handle, gpu)
-        self._queue.submit(transfer, op, segments, keep, flags, handle, captured, late)
+        self._queue.submit(transfer, op, segments, (keep, stream), flags, handle, captured, late)
         return transfer
 
     def _checked_segments(self, op: int, data: Any, offset: Any, length: Any, at: Any

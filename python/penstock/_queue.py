@@ -23,6 +23,7 @@ from ._lib import (PenstockError, call_for_handle, check, decode, ffi, lib, make
                    open_holder)
 from ._model import CLASSES, EFFORTS
 from ._part import Segment
+from ._passed import Place, owe, place_of_request, settle, watch
 
 # Longest wait inside the C library, in nanoseconds. Between two waits, Python runs its signal
 # handlers.
@@ -291,7 +292,9 @@ class Transfer:
         ECANCELED.
 
         The memory is in use until the transfer is done and, in stream order, until the stream has
-        passed the transfer."""
+        passed the transfer. Until then do not use the tensors for anything else: the stream may
+        write zeros to them. The package keeps the tensors at least as long, also if the File is
+        dropped. A later transfer in stream order, of any File, frees them."""
         if self._queue is not None and not self._done:
             self._queue.cancel(self._number)
 
@@ -329,12 +332,13 @@ def _set_future(future: Any) -> None:
 
 class _Pending(NamedTuple):
     """A request in flight: a weak reference to its Transfer, the objects that own its memory, the
-    cells of its late values, and the cell for the library's id, which is 0 until the library has
-    accepted the request."""
+    cells of its late values, the cell for the library's id, which is 0 until the library has
+    accepted the request, and the place of a request in stream order."""
     transfer: Any
     keep: Any
     cells: Any
     ident: Any
+    place: Optional[Place] = None
 
 
 class Queue:
@@ -351,7 +355,7 @@ class Queue:
         codes: the C library's numbers for `require` and `effort`.
 
     If a Queue is dropped without close(), its requests are cancelled. The queue and the memory of
-    its requests are freed after that.
+    its requests are freed after that, or, if it has made requests in stream order, by settle().
 
     A signal handler can raise an exception in any method, and at almost any place. No completion is
     lost by that: the next call of a method continues where the interrupted one ended.
@@ -384,6 +388,7 @@ class Queue:
         self._left = 0  # How many entries of self._taken may not have been passed on.
         self._batches = 0  # How often completions were passed on.
         self._readers: Dict[Any, List[int]] = {}  # For event loops: a descriptor, and its users.
+        self._watched = False  # Whether watch() knows this object.
         _queues.add(weakref.ref(self, _queues.discard))
 
     def unlock_in_child(self) -> None:
@@ -406,6 +411,7 @@ class Queue:
                 ffi.release(handle)
             self._storage = None
             for request in self._pending.values():
+                owe(request)
                 transfer = request.transfer()
                 if transfer is not None:
                     transfer.finish(TransferReport(), make_error(
@@ -413,11 +419,13 @@ class Queue:
                         message=f"{self.name}: it was closed before the transfer had completed"))
             self._pending.clear()
             self._changed.notify_all()
+        settle()
 
     def submit(self, transfer: Transfer, op: int, segments: Sequence[Segment], keep: Any,
                flags: int, stream: int = 0, captured: bool = False,
                late: Optional[LateValues] = None) -> None:
-        """Submits the request of a Transfer. `keep` are the objects that own the memory.
+        """Submits the request of a Transfer. `keep` are the objects that own the memory and, in
+        stream order, the stream.
 
         While too many requests are in flight, in the queue or on the stream, waits for completions.
         A request in stream order may wait for work that this program queues later. So if no request
@@ -434,7 +442,14 @@ class Queue:
         transfer.begin(number, captured, cell)
         if captured:
             _captured.append(cells)
-        request = _Pending(weakref.ref(transfer), keep, cells, ffi.new(_ID))
+        place = None
+        if stream and not captured:  # A captured request ends when it is captured.
+            settle()
+            place = place_of_request(stream, segments[0].device)
+            if not self._watched:
+                watch(self, self._pending)
+                self._watched = True
+        request = _Pending(weakref.ref(transfer), keep, cells, ffi.new(_ID), place)
         begun, in_flight = 0.0, 0  # The time since which no request has completed, or 0.
         while True:
             batches = self._batches
@@ -537,6 +552,8 @@ class Queue:
         request = self._pending.get(number)
         if request is None:
             return
+        if done.result == -errno.ECANCELED:
+            owe(request)
         transfer = request.transfer()
         if transfer is None or not transfer._done:
             error = None

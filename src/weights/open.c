@@ -177,6 +177,23 @@ static int by_name(const void *a, const void *b, void *arg)
 	return strcmp(e[*(const uint32_t *)a].t->name, e[*(const uint32_t *)b].t->name);
 }
 
+/* Fails because the files a and b have a tensor of the same name. Names the whole path of file a
+ * if it fits into the message, else the end of the path, which has the file's name. Leaves out the
+ * query of a URL, which can be a secret. */
+static int fail_duplicate(const struct penstock_weights *w, unsigned a, unsigned b,
+			  const char *name)
+{
+	static const char words[] = "another tensor of that name is in ";
+	const size_t most = PENSTOCK_TEXT_MAX - sizeof(words);
+	const char *path = w->files[a].path;
+	size_t len = strstr(path, "://") ? strcspn(path, "?") : strlen(path);
+
+	for (; len > most || ((unsigned char)*path & 0xc0) == 0x80; len--)
+		path++; /* never begins inside a UTF-8 sequence */
+	return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, w->files[b].path, name, PST_NO_OFF,
+				"%s%.*s", words, (int)len, path);
+}
+
 static int sort_by_name(struct penstock_weights *w)
 {
 	for (uint64_t i = 0; i < w->count; i++)
@@ -191,10 +208,7 @@ static int sort_by_name(struct penstock_weights *w)
 		const struct pst_tensor_entry *b = &w->entries[w->by_name[i]];
 
 		if (!strcmp(a->t->name, b->t->name))
-			return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED,
-						w->files[b->file].path, b->t->name, PST_NO_OFF,
-						"%.90s has a tensor of that name too",
-						w->files[a->file].path);
+			return fail_duplicate(w, a->file, b->file, b->t->name);
 	}
 	return 0;
 }

@@ -3,7 +3,9 @@
 file system. After each fault, the earlier checkpoint must be readable, with the right
 checksums."""
 
+import contextlib
 import errno
+import inspect
 import os
 import resource
 import shutil
@@ -349,6 +351,27 @@ class Options(unittest.TestCase):
         save(path, 1, thread_count=2, per_thread_copy_ahead=0, cache_staged_state_dict=True)
         self.assertEqual(len([n for n in os.listdir(path) if n.endswith(".distcp")]), 2)
         check(path, 1)
+
+    def test_wrong_options(self):
+        """The constructors refuse wrong arguments, not a later save or load. Their signatures name
+        every argument."""
+        path = folder()
+        made = [pt.Checkpointer, pt.StorageWriter, pt.StorageReader]
+        with contextlib.suppress(ImportError):  # Some versions of torch have no base classes.
+            made += [pt.HuggingFaceStorageWriter, pt.HuggingFaceStorageReader]
+        for make in made:
+            with self.subTest(make.__name__):
+                self.assertRaises(TypeError, make, path, kep=3)
+                self.assertRaisesRegex(ValueError, "require must be", make, path, require="al")
+                self.assertRaisesRegex(ValueError, "effort one of", make, path, effort="slow")
+        for make in (pt.ObjectStorageWriter, pt.ObjectStorageReader):
+            self.assertRaises(TypeError, make, "s3://bucket/prefix", kep=3)
+        self.assertRaisesRegex(ValueError, "no stripes", pt.Checkpointer, "s3://bucket/prefix",
+                               stripe=[path])
+        for make in made + [pt.ObjectStorageWriter, pt.ObjectStorageReader]:
+            kinds = [p.kind for p in inspect.signature(make.__init__).parameters.values()]
+            self.assertNotIn(inspect.Parameter.VAR_KEYWORD, kinds, make)
+        self.assertEqual(os.listdir(os.path.dirname(path)).count(os.path.basename(path)), 0)
 
     def test_steps(self):
         """The number of a checkpoint can be a tensor. Anything else than a whole number is refused,

@@ -27,7 +27,7 @@ import numpy
 
 import penstock
 import tap
-from penstock import _cuda, _queue, _transfer
+from penstock import _cuda, _passed, _queue, _transfer
 from penstock._lib import lib
 
 # The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), a
@@ -544,6 +544,17 @@ class Stream:
     def release(self):
         self.word.value = 1
 
+    @contextlib.contextmanager
+    def blocked(self):
+        """Blocks the stream inside the `with` block, also if the block raises an exception. Memory
+        of the GPU cannot be freed while a stream is blocked."""
+        self.word.value = 0
+        self.block()
+        try:
+            yield
+        finally:
+            self.release()
+
     def synchronize(self):
         driver("cuStreamSynchronize", ctypes.c_void_p(self.cuda_stream))
 
@@ -563,6 +574,26 @@ def fetch(tensor):
     driver("cuMemcpyDtoH_v2", ctypes.c_void_p(out.ctypes.data), ctypes.c_uint64(tensor.ptr),
            ctypes.c_size_t(out.nbytes))
     return out
+
+
+def fill(tensor, byte):
+    data = numpy.full(tensor.nbytes, byte, numpy.uint8)
+    driver("cuMemcpyHtoD_v2", ctypes.c_uint64(tensor.ptr), ctypes.c_void_p(data.ctypes.data),
+           ctypes.c_size_t(len(data)))
+
+
+class Borrowed:
+    """A tensor in the memory of another tensor, like a tensor of torch's allocator: its end frees
+    no memory of the driver. `count` is the number of these objects."""
+    count = 0
+
+    def __init__(self, owner, length):
+        Borrowed.count += 1
+        self.__cuda_array_interface__ = {"shape": (length,), "typestr": "|u1", "version": 3,
+                                         "data": (owner.ptr, False)}
+
+    def __del__(self):
+        Borrowed.count -= 1
 
 
 class Streams(unittest.TestCase):
@@ -862,17 +893,124 @@ class Streams(unittest.TestCase):
             for one in blocked:
                 self.assertEqual(one.result().bytes, 512)
 
+    def cancelled(self, file, stream, memory, length):
+        """Makes a read that is cancelled before its stream reaches it."""
+        read = file.read_async(Borrowed(memory, length), stream=stream)
+        read.cancel()
+        with self.assertRaises(penstock.PenstockError) as caught:
+            read.result()
+        self.assertEqual(caught.exception.errno, errno.ECANCELED)
+
+    def released(self, file, free, other):
+        """Makes transfers on the stream `free` until no cancelled transfer keeps memory."""
+        end = time.monotonic() + 60
+        while Borrowed.count and time.monotonic() < end:
+            file.read_async(other, stream=free).result()
+        self.assertEqual((Borrowed.count, len(_passed._owed), len(_passed._lost)), (0, 0, 0))
+
     def test_cancelled(self):
-        stream, block = Stream(), gpu(BLOCK)
+        """A cancelled read keeps its tensor until the stream has passed the read. Until then the
+        stream may write zeros to the tensor's memory."""
+        def cancel(file, stream, length):
+            self.cancelled(file, stream, memory, length)
+
+        def close(_, stream, length):
+            with penstock.File(path()) as file:
+                self.cancelled(file, stream, memory, length)
+
+        def drop(_, stream, length):
+            penstock.File(path()).read_async(Borrowed(memory, length), stream=stream)
+
+        def interrupt(_, stream, length):
+            with unittest.mock.patch.object(_queue.Queue, "wait_for_all",
+                                            side_effect=KeyboardInterrupt):
+                with self.assertRaises(KeyboardInterrupt), penstock.File(path()) as file:
+                    file.read_async(Borrowed(memory, length), stream=stream)
+
+        # The driver may wait for an idle GPU when it creates a stream.
+        stream, memory, free, other = Stream(), gpu(BLOCK), Stream(), gpu(512)
+        for end in (cancel, close, drop, interrupt):
+            for length in (16384, BLOCK):  # Copied by the stream itself, and by a kernel.
+                with self.subTest(end.__name__, length=length), penstock.File(path()) as file:
+                    with stream.blocked():
+                        end(file, stream, length)
+                        gc.collect()
+                        file.read_async(other, stream=free).result()
+                        kept = Borrowed.count
+                        if not kept:
+                            fill(memory, 0x77)  # As the next owner of the memory does.
+                    stream.synchronize()
+                    self.released(file, free, other)
+                    if kept:
+                        fill(memory, 0x77)
+                    self.assertTrue((fetch(memory)[:length] == 0x77).all())
+                    self.assertEqual(kept, 1)
+
+    def test_cancelled_before_capture(self):
+        """While a stream is being captured into a graph, nothing is recorded on the stream."""
+        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
+        handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
         with penstock.File(path()) as file:
-            stream.block()
-            read = file.read_async(block, stream=stream)
-            read.cancel()
-            with self.assertRaises(penstock.PenstockError) as caught:
-                read.result()
-            self.assertEqual(caught.exception.errno, errno.ECANCELED)
-            stream.release()
-            stream.synchronize()
+            with stream.blocked():
+                self.cancelled(file, stream, memory, 4096)
+                driver("cuStreamBeginCapture_v2", handle, 0)
+                try:
+                    file.read_async(other, stream=free).result()
+                    events = [one.event for one in _passed._owed]
+                finally:
+                    driver("cuStreamEndCapture", handle, ctypes.byref(graph))
+                driver("cuGraphDestroy", graph)
+            self.assertEqual(events, [None])
+            self.released(file, free, other)
+
+    def test_cancelled_on_lost_stream(self):
+        """The memory stays if the program has destroyed the stream of a cancelled read."""
+        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
+        with penstock.File(path()) as file:
+            with stream.blocked():
+                self.cancelled(file, stream, memory, 4096)
+                driver("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
+                file.read_async(other, stream=free).result()
+                kept = Borrowed.count, len(_passed._lost)
+            _passed._lost.clear()
+            self.assertEqual(kept, (1, 1))
+
+    def test_cancelled_on_default_stream(self):
+        """The default stream of a thread is asked only by this thread."""
+        memory, free, other = gpu(4096), Stream(), gpu(512)
+
+        def settle():
+            thread = threading.Thread(target=_passed.settle)
+            thread.start()
+            thread.join()
+
+        with penstock.File(path()) as file:
+            for handle, kept in ((2, 1), (1, 0)):
+                place = _passed.place_of_request(handle, "cuda:0")
+                _passed.owe(_queue._Pending(None, Borrowed(memory, 4096), None, None, place))
+                driver("cuCtxSynchronize")
+                end = time.monotonic() + 60
+                settle()
+                while Borrowed.count > kept and time.monotonic() < end:
+                    settle()
+                self.assertEqual(Borrowed.count, kept)
+                self.released(file, free, other)
+
+    def test_cancelled_before_fork(self):
+        """A child of fork keeps the memory, and does not call the driver for that."""
+        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
+        with penstock.File(path()) as file:
+            with stream.blocked():
+                self.cancelled(file, stream, memory, 4096)
+                child = os.fork()
+                if not child:
+                    signal.alarm(60)
+                    with unittest.mock.patch.object(_cuda, "_libcuda", side_effect=SystemError):
+                        _passed.settle()
+                    os._exit(0 if Borrowed.count == 1 else 1)
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            self.assertEqual(code, 0)
+            self.released(file, free, other)
 
     def test_stream_objects(self):
         """The streams of torch, cupy, numba and cuda.core are accepted."""

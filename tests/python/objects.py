@@ -12,6 +12,7 @@ import os
 import pickle
 import random
 import re
+import signal
 import socketserver
 import sys
 import tempfile
@@ -588,6 +589,7 @@ class FileSystem(unittest.TestCase):
             self.assertEqual(again.read(), b"c" * 5000)
             child = os.fork()
             if not child:
+                signal.alarm(60)  # Ends a child that hangs, for which waitpid would wait forever.
                 same = False
                 try:
                     same = f.read() == b"c" * 5000

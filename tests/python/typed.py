@@ -58,6 +58,11 @@ found: penstock.ObjectInfo = client.info("key")
 names = [one.name.upper() for one in client.list("prefix/")]
 data: bytes = client.get_bytes_range("key", 0, 3)
 penstock.torch.HuggingFaceStorageWriter("m", save_distributed=True, effort="fast")
+penstock.torch.StorageWriter("m", stripe=["a", "b"], thread_count=2, effort="fast", progress=show)
+penstock.torch.StorageReader("m", checksums=False, require="any", progress=show)
+penstock.torch.ObjectStorageWriter("s3://b/k", parts=2, keep=3)
+with penstock.torch.Checkpointer("m", keep=3, durable=False, pool_bytes=1 << 30) as checkpoints:
+    place: str = checkpoints.load({}) or ""
 penstock.torch.HuggingFaceStorageReader("m", thread_count=2, require="any")
 """
 
@@ -76,12 +81,20 @@ WRONG = [(f"{call}({first}, {bad}=1)", bad)
                              ("penstock.ObjectClient", "None"),
                              ("penstock.ObjectClient().get", "'b/k'"),
                              ("penstock.torch.save", "{}, 'm'"), ("penstock.torch.load", "'m'"),
-                             ("penstock.torch.HuggingFaceStorageReader", "'m'"))
+                             ("penstock.torch.HuggingFaceStorageReader", "'m'"),
+                             ("penstock.torch.HuggingFaceStorageWriter", "'m'"),
+                             ("penstock.torch.StorageReader", "'m'"),
+                             ("penstock.torch.StorageWriter", "'m'"),
+                             ("penstock.torch.ObjectStorageReader", "'m'"),
+                             ("penstock.torch.ObjectStorageWriter", "'m'"),
+                             ("penstock.torch.Checkpointer", "'m'"))
          for bad in ("efort", "requires")]
 WRONG += [("penstock.load_file('m', progress=3)", "int"),
           ("penstock.load_file('m', stop=True)", "Event"),
           ("penstock.load_file('m', window=1)", "window"),
-          ("penstock.load_file('m', group='g')", "group")]
+          ("penstock.load_file('m', group='g')", "group"),
+          ("penstock.torch.Checkpointer('m', kep=3)", "kep"),
+          ("penstock.torch.Checkpointer('m', keep='3')", "str")]
 
 
 def mypy(*words):

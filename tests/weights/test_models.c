@@ -170,7 +170,7 @@ static void test_directory(void **state)
 	write_text(dir, "config.json", "{}");
 	check_opens(dir, "bc");
 	write_model(dir, "part-3.safetensors", &c);
-	check_fails(dir, EBADMSG, "has a tensor of that name too", "part-3", "layers.0.c");
+	check_fails(dir, EBADMSG, "another tensor of that name is in ", "part-3", "layers.0.c");
 	write_model(dir, "model.safetensors", &a);
 	check_opens(dir, "a");
 	write_text(dir, "model.safetensors.index.json",
@@ -213,6 +213,32 @@ static void test_later_options(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "penstock_weights_opts has fields"));
 	later.known.size = 4;
 	assert_int_equal(penstock_weights_open(path, &later.known, &w), -EINVAL);
+}
+
+/* If two files of a model have a tensor of the same name, the message names both files: the whole
+ * path of the other file, or the end of a path that does not fit into PENSTOCK_TEXT_MAX bytes. */
+static void test_duplicate(void **state)
+{
+	static const size_t lens[] = {160, PENSTOCK_TEXT_MAX + 160};
+	struct penstock_weights_place place = {.size = sizeof(place)};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		char dir[900], first[1000];
+		int len = snprintf(dir, sizeof(dir), "%s", made_path("twice"));
+
+		while ((size_t)len < lens[i] - strlen("/part-one.safetensors"))
+			len += snprintf(dir + len, sizeof(dir) - (size_t)len, "/abcdefghi");
+		made_dir(dir);
+		write_model(dir, "part-one.safetensors", &c);
+		write_model(dir, "part-two.safetensors", &c);
+		snprintf(first, sizeof(first), "%s/part-one.safetensors", dir);
+		check_fails(dir, EBADMSG, "another tensor of that name is in ", "part-two",
+			    "layers.0.c");
+		penstock_weights_get_place(&place);
+		if (!strstr(place.text, i ? "fghi/part-one.safetensors" : first))
+			fail_msg("'%s' does not name '%s'", place.text, first);
+	}
 }
 
 static void test_bad_index(void **state)
@@ -412,6 +438,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_file, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_directory, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_duplicate, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_index, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_later_options, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stripes, setup, teardown),
