@@ -91,7 +91,7 @@ struct pst_stage {
 	unsigned block;
 	size_t at, len;
 	/* For streams.c: the stream, and the maximum number of operations of the GPU that the
-	 * request queues on it. 0 operations for a captured request. */
+	 * request queues on it. Not set for a captured request. */
 	const void *stream;
 	unsigned ops;
 };

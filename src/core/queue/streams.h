@@ -80,7 +80,7 @@ struct pst_stage_shape {
 	uint64_t places;
 	uint64_t block;	 /* length of the storage's blocks */
 	unsigned copies; /* number of copies, or an upper bound */
-	/* number of copies that are queued on the stream, or an upper bound; 0 if by_kernel */
+	/* number of copies queued on the stream, or an upper bound; not used if by_kernel */
 	unsigned copies_queued;
 	bool by_kernel;
 	bool empty; /* no byte passes through pinned memory */
