@@ -145,7 +145,8 @@ static void put_query(struct pst_text *out, const char *query)
 }
 
 /* Appends the path of a request. If the server itself has refused the request, its target was not
- * parsed. Then the path is the part before the query, which may contain a signature. */
+ * parsed. Then the path is the target without the query, because a query may contain a
+ * signature. */
 static void put_path(struct pst_text *out, const struct gw_http_request *http)
 {
 	const struct gw_request *req = http->user;
