@@ -220,7 +220,7 @@ static void calls_dispatch(struct reactor *self)
  * about that failure. */
 static int call_cancelled(struct pst_http_call *call)
 {
-	if (call->attempts < 2 || !call->err.text[0])
+	if ((call->attempts < 2 && !call->tries) || !call->err.text[0])
 		pst_fail(&call->err, PENSTOCK_WHY_CANCELLED, "cancelled");
 	call->err.why = PENSTOCK_WHY_CANCELLED;
 	call->err.code = -ECANCELED;

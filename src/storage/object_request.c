@@ -511,13 +511,14 @@ static int call_check(const struct pst_object_call *call, uint64_t until_ns, str
 /* Appends the error of the last attempt to the error of call_check. */
 static int call_late(const struct pst_object_call *call, struct pst_err *err)
 {
+	bool failed = call->http.attempts > 1 || call->http.tries;
 	size_t len = strlen(err->text);
 
 	if (err->code == -ETIMEDOUT)
-		snprintf(err->text + len, sizeof(err->text) - len, ", in %u attempts%s%s",
-			 call->http.attempts,
-			 call->http.attempts > 1 && call->http.err.text[0] ? ": " : "",
-			 call->http.attempts > 1 ? call->http.err.text : "");
+		snprintf(err->text + len, sizeof(err->text) - len, ", in %u attempt%s%s%s",
+			 call->http.attempts, call->http.attempts == 1 ? "" : "s",
+			 failed && call->http.err.text[0] ? ": " : "",
+			 failed ? call->http.err.text : "");
 	return err->code;
 }
 
