@@ -534,6 +534,7 @@ static unsigned later_calls_run(struct one *calls, unsigned port, unsigned tries
 	struct pst_http_endpoint_opts opts = {.host = "127.0.0.1", .port = port};
 	struct timespec from, to;
 	struct pst_err err;
+	int ret;
 
 	clock_gettime(CLOCK_MONOTONIC, &from);
 	for (unsigned i = 0; i < DELAYED; i++) {
@@ -542,7 +543,12 @@ static unsigned later_calls_run(struct one *calls, unsigned port, unsigned tries
 		calls[i].http.head.retry_after_s = retry_after_s;
 		assert_int_equal(pst_http_start_later(&calls[i].http, &err), 0);
 		assert_false(pst_http_cancel(&calls[i].http));
-		assert_int_equal(one_wait(&calls[i]), -ECANCELED);
+		ret = one_wait(&calls[i]);
+		/* If this thread is preempted for 50 ms, it cancels a call with a short delay too
+		 * late. */
+		if (!ret && tries <= 2)
+			continue;
+		assert_int_equal(ret, -ECANCELED);
 		assert_int_equal(calls[i].http.attempts, 0);
 	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
