@@ -5,8 +5,8 @@ The C library completes a cancelled request in stream order at once. Its stream 
 request's operations later, and may then write zeros to the tensors. If the tensors' allocator gave
 their memory to another tensor before that, these zeros would destroy its bytes. _queue.py calls
 this module. settle() calls the driver, which can wait there for a stream, for example because the
-stream's hardware queue is full. So only the submit in stream order and the close of a file call
-settle(), because they may wait anyway."""
+stream's hardware queue is full. So only the submit in stream order, and the close of a queue that
+has made such requests, call settle(), because they may wait anyway."""
 
 from __future__ import annotations
 
@@ -15,13 +15,21 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import Any, Deque, Dict, List, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from ._cuda import PER_THREAD_STREAM, destroy_event, has_passed, record_event
 
-# The place of a request: its stream's handle, the library's name of its GPU, and the thread to
-# which the handle belongs, or 0 if the handle means the same stream in all threads.
-Place = Tuple[int, str, int]
+# The place of a request: its stream's handle, the library's name of its GPU, and _here.me of the
+# thread to which the handle belongs, or None if the handle means the same stream in all threads.
+Place = Tuple[int, str, Any]
+
+
+class _Thread(threading.local):
+    """`me` is another object in each thread. Unlike the number of threading.get_ident, a later
+    thread does not get it again."""
+
+    def __init__(self) -> None:
+        self.me = object()
 
 
 class _Owed:
@@ -46,12 +54,23 @@ _lost: List[Any] = []
 # a signal handler raises there would be lost. So _dropped only notes its reference.
 _watched: Dict[Any, Dict[int, Any]] = {}
 _dropped: Deque[Any] = collections.deque()
-_settler: Dict[str, Any] = {}  # An object of the call of settle() that is at work, if one is.
+_here = _Thread()
+
+
+class _Settler:
+    """A call of settle() that is at work."""
+
+
+# Weak reference to the _Settler, so that a call which a signal handler has interrupted at any place
+# is not at work any more. The lock protects it, and is never held during a call of the driver. A
+# signal handler may call settle(), too, so a thread can take the lock twice.
+_settler: Callable[[], Optional[_Settler]] = lambda: None
+_lock = threading.RLock()
 
 
 def place_of_request(stream: int, device: str) -> Place:
     """Returns the place of a request that this thread makes in stream order."""
-    return stream, device, threading.get_ident() if stream == PER_THREAD_STREAM else 0
+    return stream, device, _here.me if stream == PER_THREAD_STREAM else None
 
 
 def watch(queue: Any, pending: Dict[int, Any]) -> None:
@@ -73,13 +92,16 @@ def settle() -> None:
     its stream has passed it."""
     if not _owed and not _dropped:
         return
-    me = object()
+    global _settler  # pylint: disable=global-statement
+    me: Optional[_Settler] = _Settler()
+    with _lock:
+        if _settler() is not None:
+            return
+        _settler = weakref.ref(me)
     try:
-        if _settler.setdefault("", me) is me:
-            _settle()
+        _settle()
     finally:
-        if _settler.get("") is me:
-            _settler.clear()
+        me = None  # The traceback of an exception keeps this frame.
 
 
 def _settle() -> None:
@@ -91,7 +113,7 @@ def _settle() -> None:
     blocked: Set[Place] = set()  # The streams' earlier entries come first.
     for one in list(_owed):
         stream, device, thread = one.place
-        if thread not in (0, threading.get_ident()):
+        if thread not in (None, _here.me):
             continue
         try:
             if one.event is None:
@@ -111,11 +133,13 @@ def _settle() -> None:
 
 def _in_child() -> None:
     """Keeps everything in a child of fork, which cannot use the parent's GPU."""
+    global _settler, _lock  # pylint: disable=global-statement
     _lost.extend((list(_owed), dict(_watched)))
     _owed.clear()
     _watched.clear()
     _dropped.clear()
-    _settler.clear()  # The thread that settled may not exist in the child.
+    # The thread that settled, or that held the lock, may not exist in the child.
+    _settler, _lock = lambda: None, threading.RLock()
 
 
 os.register_at_fork(after_in_child=_in_child)

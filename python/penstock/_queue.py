@@ -419,7 +419,8 @@ class Queue:
                         message=f"{self.name}: it was closed before the transfer had completed"))
             self._pending.clear()
             self._changed.notify_all()
-        settle()
+        if self._watched:
+            settle()
 
     def submit(self, transfer: Transfer, op: int, segments: Sequence[Segment], keep: Any,
                flags: int, stream: int = 0, captured: bool = False,

@@ -996,6 +996,69 @@ class Streams(unittest.TestCase):
                 self.assertEqual(Borrowed.count, kept)
                 self.released(file, free, other)
 
+    def test_cancelled_in_an_ended_thread(self):
+        """The default stream of a thread that has ended is asked by no later thread, even if the
+        system gives a later thread the number of the ended one."""
+        def owe():
+            place = _passed.place_of_request(2, "cuda:0")
+            _passed.owe(_queue._Pending(None, Borrowed(memory, 4096), None, None, place))
+
+        memory = gpu(4096)
+        driver("cuCtxSynchronize")
+        for run in (owe, *[_passed.settle] * 20):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        kept = Borrowed.count
+        _passed._owed.clear()
+        self.assertEqual(kept, 1)
+
+    def test_settle_interrupted(self):
+        """After a signal handler has raised in settle(), at whatever place, the next call frees
+        memory again."""
+        steps = 0
+
+        def trace(frame, event, _):
+            nonlocal steps
+            frame.f_trace_opcodes = True
+            if event == "opcode" and frame.f_code is _passed.settle.__code__:
+                steps -= 1
+                if not steps:
+                    raise KeyboardInterrupt
+            return trace
+
+        self.addCleanup(_passed._owed.clear)
+        _passed._owed.append(None)
+        with unittest.mock.patch.object(_passed, "_settle") as work:
+            for first in range(1, 1000):
+                steps = first
+                try:
+                    sys.settrace(trace)
+                    _passed.settle()
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    sys.settrace(None)
+                if steps > 0:
+                    break  # The call had fewer steps.
+                work.reset_mock()
+                _passed.settle()
+                self.assertEqual(work.call_count, 1, f"after an exception in step {first}")
+        self.assertGreater(first, 20)
+
+    def test_close_without_streams(self):
+        """The close of a file without transfers in stream order does not call the driver for the
+        cancelled transfers of other files."""
+        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
+        with penstock.File(path()) as file:
+            with stream.blocked():
+                self.cancelled(file, stream, memory, 4096)
+                with unittest.mock.patch.object(_passed, "record_event") as record:
+                    with penstock.File(path()) as second:
+                        second.read(numpy.empty(512, "u1"))
+                self.assertFalse(record.called)
+            self.released(file, free, other)
+
     def test_cancelled_before_fork(self):
         """A child of fork keeps the memory, and does not call the driver for that."""
         stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
