@@ -583,18 +583,23 @@ static int child_close_when_full(void)
 	static size_t len = 10;
 	static off_t zero;
 	static ssize_t bytes[ENTRIES];
+	static off_t at[ENTRIES / EACH]; /* each stream writes to memory of its own */
 	struct pst_cu_stream *streams[ENTRIES / EACH];
 	pthread_t waiting, opening;
 	struct timespec until;
 	void *good = NULL;
 
 	st_gate_shut();
-	for (unsigned i = 0; i < ENTRIES / EACH; i++)
+	for (unsigned i = 0; i < ENTRIES / EACH; i++) {
 		streams[i] = cu_stream();
+		at[i] = i * 4096;
+	}
 	for (unsigned i = 0; i < ENTRIES; i++) {
+		unsigned to = i / EACH;
+
 		if (i % EACH == 0)
-			st_gate_wait(streams[i / EACH]);
-		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], streams[i / EACH]).err)
+			st_gate_wait(streams[to]);
+		if (cuFileReadAsync(fh, dev, &len, &zero, &at[to], &bytes[i], streams[to]).err)
 			return 2;
 	}
 	if (pthread_create(&waiting, NULL, submit_one_more, streams[0]))
