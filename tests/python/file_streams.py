@@ -568,7 +568,8 @@ class Streams(unittest.TestCase):
         with penstock.File(path()) as file:
             with stream.blocked():
                 self.cancelled(file, stream, memory, 4096)
-                with unittest.mock.patch.object(_passed, "record_event") as record:
+                with unittest.mock.patch.object(_passed, "record_event",
+                                                return_value=None) as record:
                     with penstock.File(path()) as second:
                         second.read(numpy.empty(512, "u1"))
                 self.assertFalse(record.called)
