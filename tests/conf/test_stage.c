@@ -167,6 +167,18 @@ static struct penstock_req request_of(struct penstock_seg *segs, unsigned count)
 	return req;
 }
 
+/* Number of calls of pread that this thread has made. */
+static _Thread_local unsigned own_reads;
+
+ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off);
+
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
+{
+	own_reads++;
+	return __real_pread64(fd, buf, len, off);
+}
+
 static void contiguous_reads(void **state)
 {
 	static const uint64_t lens[] = {1,	 2,	  4095,	   4096,     4097,
@@ -430,15 +442,14 @@ static unsigned long calls_of(const char *symbol)
 	return calls ? calls(symbol) : 0;
 }
 
-/* Makes short reads of cached bytes, and checks their bytes. `filled` tells whether the submitting
- * thread shall read the bytes. Then it queues only two operations on the stream: the copy, and the
- * store of a word. An early read of up to 16 KiB does not query the stream. The number of driver
- * calls is known only with the stand-in. */
-static void short_reads(void *on, unsigned flags, bool filled)
+/* Makes short reads of cached bytes, and checks their bytes. The submitting thread shall read the
+ * bytes of reads of up to `filled` bytes. Then it queues only two operations on the stream: the
+ * copy, and the store of a word. An early read of up to 16 KiB does not query the stream. The number
+ * of driver calls is known only with the stand-in. */
+static void short_reads(void *on, unsigned flags, uint64_t filled)
 {
 	static const char *const symbols[] = {"cuMemcpyHtoDAsync_v2", "cuStreamWriteValue64_v2",
 					      "cuStreamBatchMemOp_v2", "cuMemsetD8Async"};
-	const unsigned long expected[] = {1, 1, !filled, 0};
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = 777, .row_len = 4096};
 	struct penstock_req req = request(&seg, on);
 	const bool known = calls_of("cuStreamWriteValue64_v2") > 0;
@@ -447,6 +458,7 @@ static void short_reads(void *on, unsigned flags, bool filled)
 	req.storage = file;
 	req.flags = flags;
 	for (seg.row_len = 1; seg.row_len <= 64u << 10; seg.row_len = seg.row_len * 3 + 1) {
+		const unsigned long expected[] = {1, 1, seg.row_len > filled, 0};
 		unsigned long before[4], after[4], queries;
 
 		mem_fill(GUARD, seg.row_len + 1);
@@ -480,11 +492,56 @@ static void short_reads_start_at_submit(void **state)
 	(void)state;
 	assert_int_equal(api->cuStreamCreateWithPriority(&blocking, PST_CU_STREAM_DEFAULT, 0),
 			 PST_CU_OK);
-	short_reads(stream, PENSTOCK_R_EARLY, true);
-	short_reads(stream, 0, true);
-	short_reads(blocking, PENSTOCK_R_EARLY, true);
-	short_reads(blocking, 0, false);
+	short_reads(stream, PENSTOCK_R_EARLY, 64u << 10);
+	short_reads(stream, 0, 64u << 10);
+	short_reads(blocking, PENSTOCK_R_EARLY, 64u << 10);
+	short_reads(blocking, 0, 0);
 	api->cuStreamDestroy(blocking);
+}
+
+/* While another request is in flight, early reads of more than 16 KiB are left to the library's
+ * threads. The first read is alone. */
+static void bursts_are_left_to_lanes(void **state)
+{
+	enum { READS = 6 };
+	static const uint64_t lens[READS] = {20000, 1, 4096, 16384, 16385, 20000};
+	unsigned own[READS];
+	struct penstock_done done[READS];
+	struct penstock_seg segs[READS];
+	uint64_t at = 0;
+	unsigned taken = 0;
+
+	(void)state;
+	mem_fill(GUARD, LONG_LEN);
+	assert_int_equal(
+		api->cuStreamWaitValue64(stream, (uintptr_t)gate, ++gate_turn, PST_CU_WAIT_GEQ),
+		PST_CU_OK);
+	for (unsigned i = 0; i < READS; i++) {
+		struct penstock_req req = request_of(&segs[i], 1);
+
+		segs[i] = (struct penstock_seg){.buf = mem + at, .dev = gpu, .off = at,
+						.row_len = lens[i]};
+		at += lens[i] + GUARD;
+		req.stream = stream;
+		req.flags = PENSTOCK_R_EARLY;
+		own_reads = 0;
+		taken += penstock_submit(queue, &req, 1, NULL) == 1;
+		own[i] = own_reads;
+	}
+	/* Lets the stream continue before the checks, so that a failed check leaves no waiting
+	 * stream. */
+	__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
+	assert_int_equal(taken, READS);
+	for (unsigned i = 0; i < READS; i++) {
+		assert_int_equal(own[i], !i || lens[i] <= 16384);
+		assert_int_equal(penstock_wait(queue, &done[i], 1, 1, 60000000000), 1);
+		assert_true(done[i].result > 0);
+	}
+	mem_fetch(at);
+	for (unsigned i = 0; i < READS; i++) {
+		assert_memory_equal(back + segs[i].off, want + segs[i].off, lens[i]);
+		assert_int_equal(back[segs[i].off + lens[i]], GUARD);
+	}
 }
 
 /* A cancelled early read (flag PENSTOCK_R_EARLY) completes although its stream does not reach it.
@@ -660,6 +717,7 @@ int main(void)
 		cmocka_unit_test(too_many_requests),
 		cmocka_unit_test(early_reads_do_not_wait_for_the_stream),
 		cmocka_unit_test(short_reads_start_at_submit),
+		cmocka_unit_test(bursts_are_left_to_lanes),
 		cmocka_unit_test(early_reads_can_be_cancelled),
 		cmocka_unit_test(early_kernels_are_retracted),
 		cmocka_unit_test(refused_requests),

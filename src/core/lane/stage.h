@@ -94,6 +94,8 @@ struct pst_stage {
 	 * request queues on it. Not set for a captured request. */
 	const void *stream;
 	unsigned ops;
+	/* True if requests of other stages were in flight when this one was submitted. */
+	bool crowded;
 };
 
 /* Assigns a position in the stage to every span (contiguous storage range) of the request, for a

@@ -421,6 +421,7 @@ static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 	streams->free = stage->next;
 	stage->turn++;
 	stage->captured = shape->captured;
+	stage->crowded = streams->load_count > 0;
 	if (shape->empty) {
 		stage->rounds = stage->pieces = 0;
 		stage->piece_bytes = 0;
