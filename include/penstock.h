@@ -1170,7 +1170,8 @@ PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *d
  * Parts that have not started never start. Parts that have started are aborted if the storage
  * supports that; files do not, and the library waits for such parts. The request still completes
  * exactly once, with -ECANCELED or with its normal result. The library uses the request's memory
- * until the request completes. Any thread.
+ * until the request completes. In stream order, the stream may write to this memory even later:
+ * use penstock_stream_passed to find out when the memory is free. Any thread.
  *
  * -ENOENT	the queue has no such request, or its completion has already been taken
  */
@@ -1345,8 +1346,9 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * After penstock_cancel or its deadline, a request that its stream has not reached completes at
  * once. The stream still executes the operations of the request when it reaches them. A read may
  * then write zeros to the buffer. So do not free or reuse the buffer until the stream has passed
- * the request. After a failed read, any bytes of the buffer may be zeros. If the file becomes
- * shorter after submit, the missing bytes of a read may become zeros, too.
+ * the request, which penstock_stream_passed tells. After a failed read, any bytes of the buffer may
+ * be zeros. If the file becomes shorter after submit, the missing bytes of a read may become zeros,
+ * too.
  *
  * The driver sends a copy of a single byte to the memory of a GPU through a compute queue. So a
  * read of one byte that is not in stream order may have to wait there for the work of other
@@ -1415,6 +1417,36 @@ struct penstock_late {
 	uint64_t buf_len; /* number of usable bytes at `buf`. 0 means all bytes up to the end of the
 			   * allocation that contains `buf`, if the device knows that end */
 };
+
+/*
+ * Returns 1 if the streams have passed all requests in stream order with this user pointer,
+ * otherwise 0.
+ *
+ * dev	The device of the requests' segments.
+ * user	Value of penstock_req.user. The function only compares it. NULL is a value like any other.
+ *	Requests of all queues count, so give each request a value of its own.
+ *
+ * A stream has passed a request when it has executed all operations that penstock_submit queued for
+ * the request. After that, the stream does not access the buffers of the request. The result is 0
+ * from penstock_submit on until then. When a request completes, its stream has normally passed it.
+ * Only after penstock_cancel or its deadline may a request complete earlier. If the driver fails
+ * while penstock_submit queues the operations, penstock_submit refuses the request. Then, too, the
+ * result is 0 until the stream has executed the operations that were queued.
+ *
+ * The stream itself stores in host memory that it has passed a request, and this function reads
+ * that memory. So it makes no driver call, does not wait for any stream, and does not disturb
+ * captures. It takes a lock that no thread holds while it waits or calls the driver, so the caller
+ * may hold locks. The function needs no handle of the stream: the application may destroy the
+ * stream after penstock_submit, because cuStreamDestroy lets the queued operations finish. If the
+ * device fails, its streams pass nothing any more, and the result stays 0 until the device is
+ * closed. Requests that are captured into graphs do not count, because a graph can be launched at
+ * any time. For a user pointer without requests, and for a device without streams, the result is 1.
+ *
+ * Any thread. Not in a signal handler.
+ *
+ * -EINVAL	`dev` is NULL
+ */
+PENSTOCK_API int penstock_stream_passed(struct penstock_device *dev, const void *user);
 
 /* ---- topology and counters -------------------------------------------------- */
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until a GPU has finished the work that other libraries have queued on the GPU, and finds
-out what a stream has passed.
+"""Waits until a GPU has finished the work that other libraries have queued on the GPU.
 
 The package waits before the C library reads or fills a tensor of another library. The C library
 copies on its own CUDA streams, which do not wait for the other library's streams. This module
@@ -17,7 +16,6 @@ import os
 from typing import Any, Iterable, Iterator, Optional, Set
 
 _driver: Optional[Any] = None
-_NOT_READY, _CAPTURE_IMPLICIT = 600, 906  # CUDA_ERROR_NOT_READY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
 def _libcuda() -> Any:
@@ -85,9 +83,8 @@ def synchronize_all(devices: Iterable[str]) -> None:
         synchronize(int(name.partition(":")[2]))
 
 
-# The handle of the legacy default stream (CU_STREAM_LEGACY), which libraries also write as 0, and
-# that of the calling thread's default stream (CU_STREAM_PER_THREAD).
-LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
+# The handle of the legacy default stream (CU_STREAM_LEGACY), which libraries also write as 0.
+LEGACY_STREAM = 1
 
 
 def stream_handle(stream: Any) -> int:
@@ -120,45 +117,4 @@ def is_capturing(stream: int, device: str) -> bool:
     return status.value != 0
 
 
-def record_event(stream: int, device: str) -> Any:
-    """Returns an event that is recorded on a stream, or None if the stream, or for the default
-    stream any other one, is being captured into a CUDA graph. The event would become a part of the
-    graph. The arguments are those of is_capturing. Raises RuntimeError if the stream does not
-    exist."""
-    handle, status = ctypes.c_void_p(stream), ctypes.c_int()
-    own, popped, event = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    with _primary_context(int(device.partition(":")[2])):
-        code = _libcuda().cuStreamIsCapturing(handle, ctypes.byref(status))
-        if status.value or code == _CAPTURE_IMPLICIT:
-            return None
-        # An event can only be recorded on a stream of its own context.
-        _driver_call("cuStreamGetCtx", handle, ctypes.byref(own))
-        _driver_call("cuCtxPushCurrent_v2", own)
-        try:
-            _driver_call("cuEventCreate", ctypes.byref(event), 2)  # CU_EVENT_DISABLE_TIMING
-            try:
-                _driver_call("cuEventRecord", event, handle)
-            except BaseException:
-                _libcuda().cuEventDestroy_v2(event)
-                raise
-        finally:
-            _driver_call("cuCtxPopCurrent_v2", ctypes.byref(popped))
-    return event
-
-
-def has_passed(event: Any, device: str) -> bool:
-    """Returns whether the event's stream has passed the place where the event was recorded."""
-    with _primary_context(int(device.partition(":")[2])):
-        code = _libcuda().cuEventQuery(event)
-    if code not in (0, _NOT_READY):
-        raise RuntimeError(f"cuEventQuery failed: CUDA error {code}")
-    return not code
-
-
-def destroy_event(event: Any) -> None:
-    """Destroys an event of record_event."""
-    _driver_call("cuEventDestroy_v2", event)
-
-
-__all__ = ["PER_THREAD_STREAM", "destroy_event", "has_passed", "is_capturing", "record_event",
-           "stream_handle", "synchronize", "synchronize_all"]
+__all__ = ["is_capturing", "stream_handle", "synchronize", "synchronize_all"]

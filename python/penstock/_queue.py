@@ -23,7 +23,7 @@ from ._lib import (PenstockError, call_for_handle, check, decode, ffi, lib, make
                    open_holder)
 from ._model import CLASSES, EFFORTS
 from ._part import Segment
-from ._passed import Place, owe, place_of_request, settle, watch
+from ._passed import owe, settle, watch
 
 # Longest wait inside the C library, in nanoseconds. Between two waits, Python runs its signal
 # handlers.
@@ -57,6 +57,9 @@ REPORT_SIZE = ffi.sizeof("struct penstock_report")
 assert _REPORT.size == ffi.offsetof("struct penstock_report", "paths")
 assert _ROW.size == ffi.sizeof("struct penstock_report_path")
 
+# The numbers of the requests of this process. The library tells by the number of a request in
+# stream order whether its stream has passed it, so no two Queues may use the same number.
+_numbers = itertools.count(1)
 # The result of a captured transfer that no graph has replayed.
 _NOT_REPLAYED = -(1 << 63)
 # Memory that graphs read and write when they replay captured transfers. A graph can exist until the
@@ -333,12 +336,12 @@ def _set_future(future: Any) -> None:
 class _Pending(NamedTuple):
     """A request in flight: a weak reference to its Transfer, the objects that own its memory, the
     cells of its late values, the cell for the library's id, which is 0 until the library has
-    accepted the request, and the place of a request in stream order."""
+    accepted the request, and the handle of the device of a request in stream order."""
     transfer: Any
     keep: Any
     cells: Any
     ident: Any
-    place: Optional[Place] = None
+    device: Any = None
 
 
 class Queue:
@@ -368,16 +371,15 @@ class Queue:
         limits = ffi.new("struct penstock_queue_opts *")
         limits.size = ffi.sizeof("struct penstock_queue_opts")
         limits.requests_max, limits.segs_max = requests, segments
-        # The requests in flight by numbers of this object, which the library returns in
-        # completions. The destructor of the handle refers to them, so that they live until the C
-        # library has closed the queue.
+        # The requests in flight by their numbers, which the library returns in completions. The
+        # destructor of the handle refers to them, so that they live until the C library has closed
+        # the queue.
         self._pending: Dict[int, _Pending] = {}
         close: Any = functools.partial(lib.penstock_queue_close)
         close.keep = (self._pending, storage)
         code, self._handle = call_for_handle("struct penstock_queue **", close,
                                              lib.penstock_queue_open, limits)
         check(code, name, has_place=False)
-        self._numbers = itertools.count(1)
         self._errors: Dict[int, PenstockError] = {}  # Those that no caller has received.
         # The lock of all members. No thread holds it while it waits in the library. `with` takes
         # less time for a lock than for its condition.
@@ -410,8 +412,8 @@ class Queue:
                     raise
                 ffi.release(handle)
             self._storage = None
-            for request in self._pending.values():
-                owe(request)
+            for number, request in self._pending.items():
+                owe(number, request)
                 transfer = request.transfer()
                 if transfer is not None:
                     transfer.finish(TransferReport(), make_error(
@@ -435,7 +437,7 @@ class Queue:
         if not segments:
             transfer.finish(TransferReport(), None)
             return
-        number = next(self._numbers)
+        number = next(_numbers)
         cell = ffi.new("int64_t *", _NOT_REPLAYED) if captured else None
         values, cells = b"", None
         if captured or late is not None:
@@ -443,14 +445,14 @@ class Queue:
         transfer.begin(number, captured, cell)
         if captured:
             _captured.append(cells)
-        place = None
+        device = None
         if stream and not captured:  # A captured request ends when it is captured.
             settle()
-            place = place_of_request(stream, segments[0].device)
+            device = open_holder(segments[0].device) or None
             if not self._watched:
                 watch(self, self._pending)
                 self._watched = True
-        request = _Pending(weakref.ref(transfer), keep, cells, ffi.new(_ID), place)
+        request = _Pending(weakref.ref(transfer), keep, cells, ffi.new(_ID), device)
         begun, in_flight = 0.0, 0  # The time since which no request has completed, or 0.
         while True:
             batches = self._batches
@@ -484,6 +486,7 @@ class Queue:
             if code == -errno.EAGAIN and not is_last:
                 return False
             if code < 0:
+                owe(number, request)  # The driver may have failed after some operations.
                 raise refusal(code, self.name)
             if self._taking is None:  # While this thread has the lock, no other can start to take.
                 self._take_now(0)
@@ -553,8 +556,6 @@ class Queue:
         request = self._pending.get(number)
         if request is None:
             return
-        if done.result == -errno.ECANCELED:
-            owe(request)
         transfer = request.transfer()
         if transfer is None or not transfer._done:
             error = None
@@ -638,6 +639,8 @@ class Queue:
         with self._lock:
             request = self._pending.get(number)
             if request is not None and self._handle is not None:
+                # From here on, the request may complete before its stream has passed it.
+                owe(number, request)
                 lib.penstock_cancel(self._handle, request.ident[0])
             return request is not None
 

@@ -22,7 +22,7 @@ import numpy
 import penstock
 import tap
 from penstock import _cuda, _passed, _queue
-from penstock._lib import lib
+from penstock._lib import ffi, lib
 from slab import BLOCK, BYTES, LENGTH, RANDOM, contents, make, path
 
 # The number of hardware queues that streams share. With the default of 8 (4 in the stand-in), a
@@ -41,14 +41,17 @@ def driver(name, *args):
 
 
 class Stream:
-    """A stream of the CUDA driver, as torch's streams are. `blocked` is a word for which the stream
-    waits after block()."""
+    """A stream of the CUDA driver, as torch's streams are. `word` is a word for which the stream
+    waits after block(). `handle` is the handle of an existing stream, or None for a new stream."""
 
-    def __init__(self):
-        handle, word = ctypes.c_void_p(), ctypes.c_void_p()
-        driver("cuStreamCreate", ctypes.byref(handle), 1)
+    def __init__(self, handle=None):
+        word = ctypes.c_void_p()
+        if handle is None:
+            made = ctypes.c_void_p()
+            driver("cuStreamCreate", ctypes.byref(made), 1)
+            handle = made.value
         driver("cuMemHostAlloc", ctypes.byref(word), 4096, 0)
-        self.cuda_stream = handle.value
+        self.cuda_stream = handle
         self.word = ctypes.c_uint32.from_address(word.value)
         self.word.value = 0
 
@@ -421,7 +424,7 @@ class Streams(unittest.TestCase):
         end = time.monotonic() + 60
         while Borrowed.count and time.monotonic() < end:
             file.read_async(other, stream=free).result()
-        self.assertEqual((Borrowed.count, len(_passed._owed), len(_passed._lost)), (0, 0, 0))
+        self.assertEqual((Borrowed.count, len(_passed._owed)), (0, 0))
 
     def test_cancelled(self):
         """A cancelled read keeps its tensor until the stream has passed the read. Until then the
@@ -462,90 +465,175 @@ class Streams(unittest.TestCase):
                     self.assertEqual(kept, 1)
 
     def test_cancelled_before_capture(self):
-        """While a stream is being captured into a graph, nothing is recorded on the stream."""
+        """While streams are being captured into graphs, the memory of a cancelled read is kept
+        until its stream has passed the read, and then freed. The graphs stay valid."""
         stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
-        handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
+        captured = Stream()
         with penstock.File(path()) as file:
             with stream.blocked():
                 self.cancelled(file, stream, memory, 4096)
-                driver("cuStreamBeginCapture_v2", handle, 0)
-                try:
-                    file.read_async(other, stream=free).result()
-                    events = [one.event for one in _passed._owed]
-                finally:
-                    driver("cuStreamEndCapture", handle, ctypes.byref(graph))
-                driver("cuGraphDestroy", graph)
-            self.assertEqual(events, [None])
-            self.released(file, free, other)
+                for one in (stream, captured):
+                    handle, graph = ctypes.c_void_p(one.cuda_stream), ctypes.c_void_p()
+                    driver("cuStreamBeginCapture_v2", handle, 0)
+                    try:
+                        file.read_async(other, stream=free).result()
+                        kept = Borrowed.count
+                        if one is captured:
+                            stream.release()
+                            self.released(file, free, other)
+                    finally:
+                        driver("cuStreamEndCapture", handle, ctypes.byref(graph))
+                    driver("cuGraphDestroy", graph)
+                    self.assertEqual(kept, 1)
 
-    def test_cancelled_on_lost_stream(self):
-        """The memory stays if the program has destroyed the stream of a cancelled read."""
-        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
-        with penstock.File(path()) as file:
-            with stream.blocked():
-                self.cancelled(file, stream, memory, 4096)
-                driver("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
-                file.read_async(other, stream=free).result()
-                kept = Borrowed.count, len(_passed._lost)
-            _passed._lost.clear()
-            self.assertEqual(kept, (1, 1))
+    def test_cancelled_on_destroyed_stream(self):
+        """The program destroys the stream of a cancelled read. The stream still executes the work
+        that is queued on it. The memory is kept until then, and then freed."""
+        memory, free, other = gpu(BLOCK), Stream(), gpu(512)
+        for length in (16384, BLOCK):  # Copied by the stream itself, and by a kernel.
+            stream = Stream()
+            with self.subTest(length=length), penstock.File(path()) as file:
+                with stream.blocked():
+                    self.cancelled(file, stream, memory, length)
+                    driver("cuStreamDestroy_v2", ctypes.c_void_p(stream.cuda_stream))
+                    file.read_async(other, stream=free).result()
+                    kept = Borrowed.count
+                self.released(file, free, other)
+                fill(memory, 0x77)
+                self.assertEqual(kept, 1)
+                self.assertTrue((fetch(memory)[:length] == 0x77).all())
 
     def test_cancelled_on_default_stream(self):
-        """The default stream of a thread is asked only by this thread."""
+        """A read on a default stream is cancelled. Its memory is freed after the stream has passed
+        the read, also if the stream belongs to a thread that has ended."""
         memory, free, other = gpu(4096), Stream(), gpu(512)
 
-        def settle():
-            thread = threading.Thread(target=_passed.settle)
-            thread.start()
-            thread.join()
+        def start():
+            driver("cuCtxPushCurrent_v2", self.context)
+            stream.block()
+            self.cancelled(file, stream, memory, 4096)
+
+        for handle in (1, 2):  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+            stream = Stream(handle)
+            with self.subTest(handle), penstock.File(path()) as file:
+                try:
+                    thread = threading.Thread(target=start)
+                    thread.start()
+                    thread.join()
+                    file.read_async(other, stream=free).result()
+                    kept = Borrowed.count
+                finally:
+                    stream.release()
+                self.released(file, free, other)
+                self.assertEqual(kept, 1)
+
+    def test_cancel_without_effect(self):
+        """The memory of a read that was cancelled too late is kept, and freed like that of other
+        cancelled reads. Such a read may succeed before its stream has passed it."""
+        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
+
+        class Library:
+            """The library's functions, but no cancel has an effect."""
+            def __getattr__(self, name):
+                return getattr(lib, name)
+
+            @staticmethod
+            def penstock_cancel(*_):
+                return 0
 
         with penstock.File(path()) as file:
-            for handle, kept in ((2, 1), (1, 0)):
-                place = _passed.place_of_request(handle, "cuda:0")
-                _passed.owe(_queue._Pending(None, Borrowed(memory, 4096), None, None, place))
-                driver("cuCtxSynchronize")
-                end = time.monotonic() + 60
-                settle()
-                while Borrowed.count > kept and time.monotonic() < end:
-                    settle()
-                self.assertEqual(Borrowed.count, kept)
+            with stream.blocked():
+                read = file.read_async(Borrowed(memory, 4096), stream=stream)
+                with unittest.mock.patch.object(_queue, "lib", Library()):
+                    read.cancel()
+                owed = len(_passed._owed)
+            self.assertEqual((owed, read.result(60).bytes), (1, 4096))
+            self.released(file, free, other)
+
+    def test_refused(self):
+        """The library refuses a read because the driver has failed. The memory is kept while the
+        stream may execute operations of the read."""
+        stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
+
+        class Library:
+            """The library's functions, but each submit fails. `passed` is what the library tells
+            about streams."""
+            passed = 0
+
+            def __getattr__(self, name):
+                return getattr(lib, name)
+
+            @staticmethod
+            def penstock_submit(*_):
+                return -errno.EIO
+
+            def penstock_stream_passed(self, *_):
+                return self.passed
+
+        with penstock.File(path()) as file:
+            for passed in (0, 1):
+                library = Library()
+                library.passed = passed
+                with unittest.mock.patch.object(_queue, "lib", library), \
+                        unittest.mock.patch.object(_passed, "lib", library):
+                    with self.assertRaises(penstock.PenstockError):
+                        file.read_async(Borrowed(memory, 4096), stream=stream)
+                    self.assertEqual(Borrowed.count, 1 - passed)
                 self.released(file, free, other)
 
-    def test_cancelled_in_an_ended_thread(self):
-        """The default stream of a thread that has ended is asked by no later thread, even if the
-        system gives a later thread the number of the ended one."""
-        def owe():
-            place = _passed.place_of_request(2, "cuda:0")
-            _passed.owe(_queue._Pending(None, Borrowed(memory, 4096), None, None, place))
-
-        memory = gpu(4096)
-        driver("cuCtxSynchronize")
-        for run in (owe, *[_passed.settle] * 20):
-            thread = threading.Thread(target=run)
-            thread.start()
-            thread.join()
-        kept = Borrowed.count
-        _passed._owed.clear()
-        self.assertEqual(kept, 1)
+    def test_numbers(self):
+        """Cancelled reads of two files on one GPU are told apart."""
+        streams, memory, free, other = [Stream(), Stream()], gpu(4096), Stream(), gpu(512)
+        with penstock.File(path()) as one, penstock.File(path()) as two:
+            with streams[0].blocked():
+                with streams[1].blocked():
+                    self.cancelled(one, streams[0], memory, 100)
+                    self.cancelled(two, streams[1], memory, 100)
+                streams[1].synchronize()
+                two.read_async(other, stream=free).result()
+                two.read_async(other, stream=free).result()
+                kept = Borrowed.count
+            self.assertEqual(kept, 1)
+            self.released(one, free, other)
 
     def test_settle_interrupted(self):
-        """After a signal handler has raised in settle(), at whatever place, the next call frees
-        memory again."""
-        steps = 0
+        """A signal handler raises in settle(), at whatever place. No memory is freed too early, and
+        the next call frees all memory whose streams have passed."""
+        class Library:
+            """Tells that streams have passed the requests with odd numbers."""
+            @staticmethod
+            def penstock_stream_passed(_, user):
+                return int(ffi.cast("uintptr_t", user)) % 2
+
+        class Dropped:
+            """A queue that is dropped without close()."""
 
         def trace(frame, event, _):
             nonlocal steps
             frame.f_trace_opcodes = True
-            if event == "opcode" and frame.f_code is _passed.settle.__code__:
+            if event == "opcode" and frame.f_code.co_filename == _passed.__file__:
                 steps -= 1
                 if not steps:
                     raise KeyboardInterrupt
             return trace
 
+        def request():
+            return _queue._Pending(None, Memory(), None, None, device)
+
+        class Memory:
+            """The memory of a request."""
+
         self.addCleanup(_passed._owed.clear)
-        _passed._owed.append(None)
-        with unittest.mock.patch.object(_passed, "_settle") as work:
-            for first in range(1, 1000):
+        device = _queue.open_holder("cuda:0")
+        with unittest.mock.patch.object(_passed, "lib", Library()):
+            for first in range(1, 2000):
+                queue, pending = Dropped(), {5: request(), 6: request()}
+                requests = {1: request(), 2: request(), 3: request(), **pending}
+                memory = {number: weakref.ref(one.keep) for number, one in requests.items()}
+                for number in (1, 2, 3):
+                    _passed._owed[number] = requests[number].keep, device
+                _passed.watch(queue, pending)
+                del queue, pending, requests
                 steps = first
                 try:
                     sys.settrace(trace)
@@ -554,29 +642,86 @@ class Streams(unittest.TestCase):
                     pass
                 finally:
                     sys.settrace(None)
-                if steps > 0:
-                    break  # The call had fewer steps.
-                work.reset_mock()
+                early = [number for number in (2, 6) if memory[number]() is None]
+                done = steps > 0  # The call had fewer steps.
                 _passed.settle()
-                self.assertEqual(work.call_count, 1, f"after an exception in step {first}")
-        self.assertGreater(first, 20)
+                gc.collect()
+                self.assertEqual((early, sorted(_passed._owed), len(_passed._dropped)),
+                                 ([], [2, 6], 0), f"after an exception in step {first}")
+                self.assertEqual([number for number in memory if memory[number]() is not None],
+                                 [2, 6])
+                if done:
+                    break
+                _passed._owed.clear()
+        self.assertGreater(first, 50)
+
+    def test_settle_in_threads(self):
+        """Threads that settle at the same time free all memory, and never fail."""
+        class Library:
+            """Tells that streams have passed all requests, but takes a while for that."""
+            @staticmethod
+            def penstock_stream_passed(*_):
+                time.sleep(0.0001)
+                return 1
+
+        def run():
+            try:
+                for _ in range(20):
+                    _passed.settle()
+            except BaseException as error:  # pylint: disable=broad-exception-caught
+                errors.append(error)
+
+        class Dropped:
+            """A queue that is dropped without close()."""
+
+        class Pending:
+            """A request that is not in stream order. Lets other threads run."""
+            @property
+            def device(self):
+                time.sleep(0.0001)
+
+        errors, device = [], _queue.open_holder("cuda:0")
+        with unittest.mock.patch.object(_passed, "lib", Library()):
+            for _ in range(10):
+                threads = [threading.Thread(target=run) for _ in range(4)]
+                for number in range(50):
+                    _passed._owed[number] = object(), device
+                for _ in range(20):
+                    _passed.watch(Dropped(), {1: Pending()})
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertEqual((errors, len(_passed._owed), len(_passed._dropped)), ([], 0, 0))
 
     def test_close_without_streams(self):
-        """The close of a file without transfers in stream order does not call the driver for the
-        cancelled transfers of other files."""
+        """The close of a file without transfers in stream order frees no memory of cancelled
+        transfers of other files, because that may wait for the GPU."""
         stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
         with penstock.File(path()) as file:
             with stream.blocked():
                 self.cancelled(file, stream, memory, 4096)
-                with unittest.mock.patch.object(_passed, "record_event",
-                                                return_value=None) as record:
-                    with penstock.File(path()) as second:
-                        second.read(numpy.empty(512, "u1"))
-                self.assertFalse(record.called)
+            stream.synchronize()
+            with penstock.File(path()) as second:
+                second.read(numpy.empty(512, "u1"))
+            kept = Borrowed.count
             self.released(file, free, other)
+            self.assertEqual(kept, 1)
+
+    def test_close_with_streams(self):
+        """The close of a file with transfers in stream order frees memory."""
+        stream, memory, other = Stream(), gpu(4096), gpu(512)
+        with penstock.File(path()) as file:
+            with penstock.File(path()) as second:
+                second.read_async(other, stream=stream).result()
+                with stream.blocked():
+                    self.cancelled(file, stream, memory, 4096)
+                stream.synchronize()
+                self.assertEqual(Borrowed.count, 1)
+            self.assertEqual(Borrowed.count, 0)
 
     def test_cancelled_before_fork(self):
-        """A child of fork keeps the memory, and does not call the driver for that."""
+        """A child of fork keeps the memory, and can call settle()."""
         stream, memory, free, other = Stream(), gpu(4096), Stream(), gpu(512)
         with penstock.File(path()) as file:
             with stream.blocked():
@@ -584,8 +729,7 @@ class Streams(unittest.TestCase):
                 child = os.fork()
                 if not child:
                     signal.alarm(60)
-                    with unittest.mock.patch.object(_cuda, "_libcuda", side_effect=SystemError):
-                        _passed.settle()
+                    _passed.settle()
                     os._exit(0 if Borrowed.count == 1 else 1)
                 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             self.assertEqual(code, 0)

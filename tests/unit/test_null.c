@@ -166,6 +166,7 @@ static void null_requests(void **state)
 	FAILS(penstock_wait, NULL, NULL, 0, 0, 0);
 	FAILS(penstock_cancel, NULL, 1);
 	FAILS(penstock_queue_fd, NULL);
+	FAILS(penstock_stream_passed, NULL, buf);
 	RUNS(penstock_queue_close, NULL);
 }
 

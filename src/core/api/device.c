@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements penstock_device_open, _close and _get_info. Calls on device memory are in memory.c,
- * and penstock_copy is in copy.c. base/devices.c keeps the table of open devices. Read and write
- * requests do not use this file.
+ * Implements penstock_device_open, _close and _get_info, and penstock_stream_passed. Calls on
+ * device memory are in memory.c, and penstock_copy is in copy.c. base/devices.c keeps the table of
+ * open devices. Read and write requests do not use this file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "core/base/struct_copy.h"
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
+#include "core/queue/streams.h"
 
 /* Copies `name` to `out`. If the name is "auto", writes the name of a device in its place: a device
  * of the first backend in the table pst_devices that has one. The last backend of the table, host
@@ -126,6 +127,23 @@ int penstock_device_of(const void *ptr, struct penstock_device **out)
 				"the pointer belongs to no open device");
 	*out = dev;
 	return 0;
+}
+
+int penstock_stream_passed(struct penstock_device *dev, const void *user)
+{
+	struct pst_streams *streams;
+	struct pst_pump *pump;
+	int ret;
+
+	if (!dev)
+		return pst_fail_null("the device");
+	ret = pst_fork_check(dev->generation, NULL);
+	if (ret)
+		return ret;
+	/* Either pointer is NULL until the device's first request in stream order. */
+	pump = atomic_load_explicit(&dev->pump, memory_order_acquire);
+	streams = pump ? atomic_load_explicit(&pump->streams, memory_order_acquire) : NULL;
+	return !streams || pst_streams_passed(streams, user);
 }
 
 const char *penstock_version(void)

@@ -299,6 +299,12 @@ static unsigned stage_ops(const struct pst_stage *stage, const struct pst_stage_
 
 /* ---- stages ---- */
 
+/* Returns the entry of a stage in the list of the requests' `user` pointers. */
+static struct pst_stage_user *stage_user(struct pst_streams *streams, const struct pst_stage *stage)
+{
+	return &streams->users[stage - streams->stages];
+}
+
 /* Frees the memory of a stage, and puts the stage on the list of free stages. The caller holds
  * streams->lock. */
 static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
@@ -312,6 +318,7 @@ static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 	} else {
 		load_remove(streams, stage);
 	}
+	stage_user(streams, stage)->used = false;
 	stage->captured = false;
 	stage->len = 0;
 	stage->next = streams->free;
@@ -413,6 +420,18 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 	return LACK_NOTHING;
 }
 
+/* Stores the request's `user` for a stage that the request has just taken. The caller holds
+ * streams->lock. */
+static void stage_set_user(struct pst_streams *streams, const struct pst_stage *stage,
+			   const struct pst_request *req)
+{
+	struct pst_stage_user *entry = stage_user(streams, stage);
+
+	*entry = (struct pst_stage_user){.user = req->user, .used = true};
+	if (entry - streams->users >= streams->users_count)
+		streams->users_count = (unsigned)(entry - streams->users) + 1;
+}
+
 /* Removes a stage, whose memory is allocated, from the list of free stages, and counts it. The
  * caller holds streams->lock. */
 static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
@@ -427,6 +446,9 @@ static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 		stage->piece_bytes = 0;
 	}
 	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
+	/* Reset the words with the lock held, so that pst_streams_passed does not find the value of
+	 * the stage's earlier request. */
+	*stage->words = (struct pst_stage_words){0};
 	if (shape->captured) {
 		streams->stages_captured++;
 		streams->units_captured += stage->len;
@@ -435,6 +457,7 @@ static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 	stage->stream = shape->stream;
 	stage->ops = stage_ops(stage, shape);
 	load_add(streams, stage);
+	stage_set_user(streams, stage, req);
 }
 
 /* Takes a free stage and allocates its memory. `small` requests as little memory as possible.
@@ -516,13 +539,24 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 	atomic_store(&stage->complete, 0);
 	atomic_store(&stage->replays, 0);
 	atomic_store(&stage->overlapped, false);
-	*stage->words = (struct pst_stage_words){0};
 	/* For a write whose copies were queued at submit, let the stream fill the first pieces at
 	 * once. If a kernel makes the copies, pst_stage_start does this after listing them. */
 	if (req->op == PENSTOCK_WRITE && !stage->by_kernel)
 		stage->words->released = stage->pieces;
 	*out = stage;
 	return 0;
+}
+
+bool pst_streams_passed(struct pst_streams *streams, const void *user)
+{
+	bool passed = true;
+
+	pthread_mutex_lock(&streams->lock);
+	for (unsigned i = 0; i < streams->users_count && passed; i++)
+		if (streams->users[i].used && streams->users[i].user == user)
+			passed = pst_stage_passed(&streams->stages[i]);
+	pthread_mutex_unlock(&streams->lock);
+	return passed;
 }
 
 /* ---- the last requests of streams ---- */

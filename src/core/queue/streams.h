@@ -71,6 +71,14 @@ struct pst_streams {
 		const struct pst_stage *stage;
 		uint64_t turn; /* `turn` of the stage for that request */
 	} last_copies[PST_STREAMS_REMEMBERED];
+	/* For each stage, in the order of `stages`: whether a request has it that is not captured,
+	 * and the member `user` of this request. Only the first users_count stages have been taken
+	 * so far. An array of its own is faster to search than the stages. */
+	struct pst_stage_user {
+		const void *user;
+		bool used;
+	} users[PST_STAGES_MAX];
+	unsigned users_count;
 };
 
 /* Size and kind of the stage (pinned memory) that a request needs. */
@@ -107,6 +115,11 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 /* Takes back the stage of a request that has completed. Lanes call it. If the stream has not passed
  * the request yet, the stage is freed later. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
+
+/* Returns whether the streams have passed all requests that are not captured and whose member
+ * `user` has this value. A request counts from pst_stage_get on. Any thread may call the function,
+ * also while another thread submits such a request. */
+bool pst_streams_passed(struct pst_streams *streams, const void *user);
 
 /* Stores `stage` as the stage of the stream's latest request whose copies were queued at submit.
  * Here and below, `stream` is the identity of the stream (struct pst_stream_seq). */
