@@ -444,8 +444,8 @@ static unsigned long calls_of(const char *symbol)
 
 /* Makes short reads of cached bytes, and checks their bytes. The submitting thread shall read the
  * bytes of reads of up to `filled` bytes. Then it queues only two operations on the stream: the
- * copy, and the store of a word. An early read of up to 16 KiB does not query the stream. The number
- * of driver calls is known only with the stand-in. */
+ * copy, and the store of a word. An early read of up to 16 KiB does not query the stream. The
+ * number of driver calls is known only with the stand-in. */
 static void short_reads(void *on, unsigned flags, uint64_t filled)
 {
 	static const char *const symbols[] = {"cuMemcpyHtoDAsync_v2", "cuStreamWriteValue64_v2",

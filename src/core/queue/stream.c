@@ -220,8 +220,8 @@ static bool stage_is_early(const struct pst_stage *stage)
 	return stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces;
 }
 
-/* Returns whether the request is an early read that was submitted while other requests of the device
- * were in flight. */
+/* Returns whether the request is an early read that was submitted while other stream-ordered
+ * requests of the device were in flight. */
 static bool stage_is_burst(const struct pst_stage *stage)
 {
 	return stage->crowded && stage_is_early(stage);
@@ -654,8 +654,8 @@ void pst_stream_fill(struct pst_request *req, struct pst_stream_seq *seq)
 	pst_req_hold(req);
 	if (req->op != PENSTOCK_READ || stage->by_kernel || !req->total ||
 	    req->total > (stage_is_burst(stage) ? FILL_BYTES_BURST : FILL_BYTES) ||
-	    req->span_count != 1 || stage->rounds != 1 ||
-	    req->forced >= 0 || !ops->residency || !may_start(stage, seq) ||
+	    req->span_count != 1 || stage->rounds != 1 || req->forced >= 0 || !ops->residency ||
+	    !may_start(stage, seq) ||
 	    ops->residency(req->st, req->spans[0].off, req->total, &why) != PST_WARM)
 		return;
 	lane = pst_pump_borrow(req->pump);
