@@ -3,8 +3,8 @@
  * Tests clients of S3 over RDMA with several network cards: for which card a client registers a
  * window (memory that the server may access), depending on distance, link and failures, and which
  * tokens a server then accepts. Two addresses of the loopback stand for two cards; with transport
- * rc1, both are fake cards (fake_card.h). The linker replaces the functions of src/object/nic.c, so
- * that the test decides where the cards are.
+ * rc1, both are fake cards (fake_card.h). The linker replaces the functions of core/machine/nic.c,
+ * so that the test decides where the cards are.
  */
 #include "test.h"
 
@@ -12,9 +12,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/machine/nic.h"
 #include "core/machine/sysfs.h"
 #include "fake_card.h"
-#include "object/nic.h"
 #include "penstock_object.h"
 #include "s3/token.h"
 
