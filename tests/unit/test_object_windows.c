@@ -10,6 +10,8 @@
 
 #include <sys/socket.h>
 
+#include "core/machine/nic.h"
+#include "s3/token.h"
 #include "wire/client.h"
 #include "wire/transport.h"
 
@@ -281,10 +283,23 @@ static int server_bind(int fd, const struct sockaddr *address, socklen_t len)
 	return is_far ? -1 : bind(fd, address, len);
 }
 
+static char window_address[INET6_ADDRSTRLEN]; /* address in the token of transport_of's window */
+
+/* Stores the address in a token of transport tcp1 in window_address, or "" for other tokens. */
+static void address_note(const struct penstock_object_window_info *info)
+{
+	struct pst_token token;
+
+	assert_int_equal(pst_token_parse(info->token, strlen(info->token), &token), 0);
+	snprintf(window_address, sizeof(window_address), "%s",
+		 token.kind == PST_TOKEN_TCP1 ? token.tcp.at.address : "");
+}
+
 /* Opens a window for a server that is on this host, or on another one, and prints its transport.
- * `transports` is the option rdma-transports. Returns the name of the transport, or NULL with the
- * reason in *why. */
-static const char *transport_of(bool far, const char *transports, struct pst_err *why)
+ * `transports` is the option rdma-transports, and `addresses` is the option rdma-addresses. Returns
+ * the name of the transport, or NULL with the reason in *why. */
+static const char *window_transport(bool far, const char *transports, const char *addresses,
+				    struct pst_err *why)
 {
 	static struct pst_http_endpoint endpoint = {.host = "127.0.0.1"};
 	struct sockaddr_in at = {.sin_family = AF_INET,
@@ -301,21 +316,46 @@ static const char *transport_of(bool far, const char *transports, struct pst_err
 	endpoint.address_lens[0] = sizeof(at);
 	endpoint.address_count = 1;
 	snprintf(place.url.transports, sizeof(place.url.transports), "%s", transports);
+	snprintf(place.url.addresses, sizeof(place.url.addresses), "%s", addresses);
 	is_far = far;
 	windows = pst_object_windows_find(&place, why);
-	print_message("# a server on %s host, \"%s\": %s\n", far ? "another" : "this", transports,
-		      windows ? "open" : why->text);
+	print_message("# a server on %s host, \"%s\", \"%s\": %s\n", far ? "another" : "this",
+		      transports, addresses, windows ? "open" : why->text);
 	if (!windows)
 		return NULL;
 	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, why), 0);
 	assert_int_equal(
 		pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, why), 0);
 	pst_wire_window_info(grant.inner, &info);
-	print_message("# by %s\n", grant.transport);
+	address_note(&info);
+	print_message("# by %s, at %s\n", grant.transport, window_address);
 	assert_true(pst_wire_revoke(grant.inner));
 	assert_int_equal((pst_wire_release)(grant.inner, why), 0);
 	window->close(window);
 	return info.transport;
+}
+
+static const char *transport_of(bool far, const char *transports, struct pst_err *why)
+{
+	return window_transport(far, transports, "", why);
+}
+
+/* Closes all clients, and forgets the endpoints. */
+static void hubs_close(void)
+{
+	while (hubs) {
+		struct hub *hub = hubs;
+
+		hubs = hub->next;
+		pst_wire_client_close(hub->client);
+		free(hub);
+	}
+	while (all) {
+		struct pst_object_windows *windows = all;
+
+		all = windows->next;
+		free(windows);
+	}
 }
 
 /* A server on another host gets no token of a transport that works only on one host. By default, a
@@ -334,19 +374,65 @@ static void transports_of_a_host(void **state)
 	assert_non_null(strstr(why.text, "tcp1, slower than HTTP, must be named"));
 	assert_null(transport_of(true, "shm1", &why));
 	assert_non_null(strstr(why.text, "shm1 works only if the server is on this host"));
-	while (hubs) {
-		struct hub *hub = hubs;
+	hubs_close();
+}
 
-		hubs = hub->next;
-		pst_wire_client_close(hub->client);
-		free(hub);
-	}
-	while (all) {
-		struct pst_object_windows *windows = all;
+static unsigned hub_count(void)
+{
+	unsigned count = 0;
 
-		all = windows->next;
-		free(windows);
+	for (const struct hub *hub = hubs; hub; hub = hub->next)
+		count++;
+	return count;
+}
+
+/* A window is at the first of the addresses that the URL lists, or at the address that leads to the
+ * server. Storages with different lists share no client. */
+static void addresses_of_a_host(void **state)
+{
+	static const struct {
+		bool far;
+		const char *list, *address;
+		unsigned hubs; /* number of clients after the row */
+	} rows[] = {
+		{false, "127.0.0.2,127.0.0.3", "127.0.0.2", 1},
+		{false, "127.0.0.3,127.0.0.2", "127.0.0.3", 2},
+		{false, "127.0.0.2,127.0.0.3", "127.0.0.2", 2},
+		{false, "127.0.0.2", "127.0.0.2", 3},
+		{false, "", "127.0.0.1", 4},
+		{true, "127.0.0.2,127.0.0.3", "127.0.0.2", 5},
+		/* An address of another host is left out. */
+		{false, "203.0.113.1,127.0.0.4", "127.0.0.4", 6},
+	};
+	struct pst_err why;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		assert_string_equal(window_transport(rows[i].far, "tcp1", rows[i].list, &why),
+				    "tcp1");
+		assert_string_equal(window_address, rows[i].address);
+		assert_int_equal(hub_count(), rows[i].hubs);
 	}
+	/* The transport shm1 needs no address. */
+	assert_string_equal(window_transport(false, "shm1", "203.0.113.1,203.0.113.2", &why),
+			    "shm1");
+	assert_null(window_transport(false, "tcp1", "203.0.113.1,203.0.113.2", &why));
+	assert_non_null(strstr(why.text, "tcp1 cannot listen at 203.0.113.2: "));
+	hubs_close();
+}
+
+/* The client asks the functions of the device table for the nearest card. */
+static void cards_of_a_host(void **state)
+{
+	struct pst_wire_nic nic;
+
+	(void)state;
+	assert_ptr_equal(pst_object_device_table.nic_find, pst_nic_find);
+	assert_ptr_equal(pst_object_device_table.nic_distance, pst_nic_distance);
+	assert_ptr_equal(pst_object_device_table.nic_is_up, pst_nic_is_up);
+	pst_object_device_table.nic_find("127.0.0.1", &nic);
+	assert_string_equal(nic.name, "lo");
+	assert_true(pst_object_device_table.nic_is_up(&nic));
 }
 
 int main(void)
@@ -359,6 +445,8 @@ int main(void)
 		cmocka_unit_test(device_windows),
 		cmocka_unit_test(reached_devices),
 		cmocka_unit_test(transports_of_a_host),
+		cmocka_unit_test(addresses_of_a_host),
+		cmocka_unit_test(cards_of_a_host),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
