@@ -190,6 +190,14 @@ static void choose(const char *transport)
 	 * the nearer card again. */
 	judge(window, false, text);
 	assert_int_equal(penstock_object_release(window), 0);
+	window = window_at(B, "");
+	/* The transfers of both cards keep failing. The card whose failure is the oldest is used,
+	 * so that both cards are tried in turn. */
+	judge(window, false, text);
+	assert_int_equal(penstock_object_release(window), 0);
+	window = window_at(A, B " is nearer, but a transfer has just failed there");
+	judge(window, false, text);
+	assert_int_equal(penstock_object_release(window), 0);
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);
 	close_sides();
 }
