@@ -533,6 +533,10 @@ static void grant_set(struct pst_object_grant *grant, struct pst_object_windows 
 	struct penstock_object_window_info info = {.size = sizeof(info)};
 
 	pst_wire_window_info(grant->inner, &info);
+	if (grant->window != window)
+		grant->tries = 0;
+	grant->cards = pst_wire_window_cards(grant->inner);
+	grant->card_failed = false;
 	grant->windows = windows;
 	grant->window = window;
 	grant->op = op;
@@ -581,6 +585,36 @@ void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_ca
 	pst_object_call_offer(call, info.token, grant->len);
 	if (pst_wire_window_exchanges(grant->inner))
 		pst_object_steps_open(&grant->steps, grant->inner, call);
+}
+
+bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_call *call)
+{
+	struct pst_err err;
+
+	if (!pst_object_grant_next(grant) ||
+	    pst_object_grant_open(grant, grant->windows, grant->window, grant->op, grant->len,
+				  &err))
+		return false;
+	pst_object_call_clear(call);
+	call->exchange = NULL;
+	/* Counts the attempts of the next request from 0. */
+	call->http.tries = call->http.attempts = 0;
+	call->http.patience_s = call->place->url.timeout_s; /* before the offer adds to it */
+	pst_object_grant_offer(grant, call);
+	return true;
+}
+
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call)
+{
+	struct pst_err err;
+
+	if (!pst_object_grant_again(grant, call))
+		return false;
+	if (!pst_http_start(&call->http, &err))
+		return true;
+	/* no need to wait: the server never received the token */
+	pst_object_grant_close(grant);
+	return false;
 }
 
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
@@ -673,6 +707,9 @@ static void judge_file(struct pst_object_grant *grant)
 static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
+	/* If the server does not reach one of several cards, it declines the tokens of all windows
+	 * that are open with this card. */
+	const unsigned declines_max = DECLINES_MAX * (grant->cards ? grant->cards : 1);
 
 	if (!grant->window)
 		judge_file(grant);
@@ -687,7 +724,7 @@ static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);
 	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
-		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
+		 atomic_fetch_add(&windows->declines, 1) + 1 >= declines_max)
 		windows_shut(windows, grant->verdict.text, true);
 	return grant->verdict.next;
 }
@@ -714,6 +751,9 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
 	reply.ranged = call->ranged;
 	pst_wire_judge(grant->inner, &reply, &grant->verdict);
+	grant->card_failed = !grant->verdict.remember &&
+			     (grant->verdict.next == PENSTOCK_OBJECT_RESEND ||
+			      grant->verdict.next == PENSTOCK_OBJECT_BODY);
 	if (is_body_checked(grant, head, error)) {
 		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
 		grant->verdict.remember = !pst_object_windows_answered(windows);
@@ -731,6 +771,26 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 			 "the server does not tell the ETag of what it has moved");
 	}
 	return grant_note(grant);
+}
+
+bool pst_object_grant_has_card(const struct pst_object_grant *grant)
+{
+	return grant->window && grant->card_failed && grant->tries + 1 < grant->cards;
+}
+
+bool pst_object_grant_next(struct pst_object_grant *grant)
+{
+	char note[PENSTOCK_TEXT_MAX + 160];
+
+	if (!pst_object_grant_has_card(grant) || grant->result)
+		return false;
+	grant->tries++;
+	snprintf(note, sizeof(note),
+		 "%.60s: a request is repeated through another network card: %s",
+		 grant->windows->endpoint->host, grant->verdict.text);
+	penstock_stats_note(note);
+	pst_log(PST_LOG_INFO, "object", "%s", note);
+	return true;
 }
 
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err)
