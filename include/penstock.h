@@ -135,6 +135,13 @@ struct penstock_device_opts;
  *			PENSTOCK_RDMA_TRANSPORTS, or "shm1,rc1", as far as this machine has
  *			them. shm1 is left out if the server is on another host. With https://
  *			only those that encrypt the bytes or do not leave the host
+ *	rdma-addresses	numeric addresses of this host's network cards for these transports, at
+ *			most 8, separated by commas, such as "192.0.2.1,192.0.2.2". shm1 does not
+ *			use them. Each window gets the card that is nearest to its memory among
+ *			the cards that have a link and have not just failed. If a transfer fails,
+ *			the library repeats it through the next card. The server must permit all
+ *			these addresses (penstock serve --rdma-networks). Default:
+ *			PENSTOCK_RDMA_ADDRESSES, or the one address that leads to the server
  *
  * Keys and other secrets are never part of the URL or of a message. "https://HOST/..." and
  * "http://HOST/..." are presigned URLs, which can only be read.

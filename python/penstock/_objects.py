@@ -69,6 +69,10 @@ class ObjectClient:
             allowed. None for PENSTOCK_RDMA, or "auto".
         rdma_transports: the transports of S3 over RDMA, the preferred one first, such as
             "shm1,tcp1". None for PENSTOCK_RDMA_TRANSPORTS, or "shm1,rc1".
+        rdma_addresses: the numeric addresses of this host's network cards for S3 over RDMA, such as
+            "192.0.2.1,192.0.2.2". Each transfer uses the card that is nearest to its memory. If it
+            fails, the library repeats it through the next card. None for PENSTOCK_RDMA_ADDRESSES,
+            or the address that leads to the store.
         require, effort: as in load_file. With require="no-cpu-copy", an object that the store
             cannot move by RDMA to or from a GPU is an error. No object meets "direct".
 
@@ -85,7 +89,8 @@ class ObjectClient:
                  anonymous: bool = False, path_style: Optional[bool] = None,
                  insecure: bool = False, timeout: Optional[int] = None, require: str = "any",
                  effort: str = "thrifty", rdma: Optional[str] = None,
-                 rdma_transports: Optional[str] = None) -> None:
+                 rdma_transports: Optional[str] = None,
+                 rdma_addresses: Optional[str] = None) -> None:
         if bucket is not None:
             _check_bucket(bucket)
         if require not in CLASSES or effort not in EFFORTS:
@@ -106,7 +111,8 @@ class ObjectClient:
                    "path-style": None if path_style is None else str(int(path_style)),
                    "insecure": "1" if insecure else None,
                    "timeout": None if timeout is None else str(timeout),
-                   "rdma": rdma, "rdma-transports": rdma_transports}
+                   "rdma": rdma, "rdma-transports": rdma_transports,
+                   "rdma-addresses": rdma_addresses}
         words = [f"{name}={_s3.quote(value, ':/[]')}" for name, value in options.items() if value]
         self.bucket, self._query = bucket, "?" + "&".join(words) if words else ""
         self._how: Dict[str, Any] = {"require": require, "effort": effort}

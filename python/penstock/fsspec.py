@@ -33,9 +33,10 @@ class PenstockFileSystem(AbstractFileSystem):
     """A file system of fsspec over ObjectClient. A path is "bucket/key".
 
     Args:
-        endpoint, profile, region, anonymous, require, effort, rdma, rdma_transports: as in
-            ObjectClient. endpoint_url and anon are other names of endpoint and anonymous, as s3fs
-            calls them; key, secret and token are those of access_key, secret_key and session_token.
+        endpoint, profile, region, anonymous, require, effort, rdma, rdma_transports,
+            rdma_addresses: as in ObjectClient. endpoint_url and anon are other names of endpoint
+            and anonymous, as s3fs calls them; key, secret and token are those of access_key,
+            secret_key and session_token.
         storage_options: arguments of fsspec's AbstractFileSystem.
     """
 
@@ -47,12 +48,14 @@ class PenstockFileSystem(AbstractFileSystem):
                  effort: str = "thrifty", endpoint_url: Optional[str] = None, anon: bool = False,
                  key: Optional[str] = None, secret: Optional[str] = None,
                  token: Optional[str] = None, rdma: Optional[str] = None,
-                 rdma_transports: Optional[str] = None, **storage_options: Any) -> None:
+                 rdma_transports: Optional[str] = None, rdma_addresses: Optional[str] = None,
+                 **storage_options: Any) -> None:
         super().__init__(**storage_options)
         self.client = ObjectClient(endpoint or endpoint_url, profile=profile, region=region,
                                    access_key=key, secret_key=secret, session_token=token,
                                    anonymous=anonymous or anon, require=require, effort=effort,
-                                   rdma=rdma, rdma_transports=rdma_transports)
+                                   rdma=rdma, rdma_transports=rdma_transports,
+                                   rdma_addresses=rdma_addresses)
 
     # ---- questions ----
 

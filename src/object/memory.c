@@ -13,9 +13,9 @@
 
 #include "core/base/device_dma.h"
 #include "core/base/fork.h"
+#include "core/machine/nic.h"
 #include "core/ops.h"
 #include "object/files.h"
-#include "object/nic.h"
 
 static int import_memory(struct penstock_device *dev, const struct penstock_export *exported,
 			 void **out, uint64_t *len)

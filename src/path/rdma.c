@@ -252,8 +252,8 @@ static int rdma_probe(struct pst_route *route, struct pst_path_facts *facts, str
 				 "%s storage has no server that moves bytes itself",
 				 route->st->ops->name);
 		snprintf(fix, PENSTOCK_TEXT_MAX,
-			 st->why_windows.code ? "see the options rdma and "
-						"rdma-transports of s3:// URLs"
+			 st->why_windows.code ? "see the options rdma, rdma-transports and "
+						"rdma-addresses of s3:// URLs"
 					      : "read an object (s3://) of a server that speaks "
 						"S3 over RDMA");
 		return err->code;

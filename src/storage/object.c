@@ -336,6 +336,10 @@ static enum pst_http_verdict read_judge_window(struct object_read *read)
 	case PENSTOCK_OBJECT_DONE:
 		return read_check_head(read, 0) == PST_HTTP_BODY ? PST_HTTP_TEXT : PST_HTTP_FAIL;
 	case PENSTOCK_OBJECT_BODY:
+		/* If the caller forbids bodies, another network card may still move the bytes. */
+		if (read->object->place.url.rdma == PST_OBJECT_RDMA_REQUIRE &&
+		    pst_object_grant_has_card(&read->grant))
+			break;
 		/* The body is received into the same memory, so the server's access to the window
 		 * must end first. */
 		if (!pst_object_grant_close(&read->grant))
@@ -582,6 +586,8 @@ static void read_released(struct pst_object_grant *grant)
 	struct object_read *read = read_of(grant);
 	int64_t result = read->result;
 
+	if (result == -EOPNOTSUPP && pst_object_grant_restart(&read->grant, &read->call))
+		return;
 	if (!result && grant->result) {
 		read->io->err = grant->err;
 		result = grant->result;

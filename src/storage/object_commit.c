@@ -20,6 +20,7 @@
 /* Maximum wait in seconds for the reply to CompleteMultipartUpload. A server may join the parts for
  * minutes before it replies. */
 #define COMPLETE_PATIENCE_S 600
+#define NEXT_CARD 2 /* a result of commit_offer */
 
 /* Returns the length of the object in bytes: the length that the caller gave, or else the offset
  * after the last written byte. */
@@ -77,14 +78,13 @@ static int commit_near(struct pst_object_upload *up, struct pst_object_call *cal
 	return ret ? ret : 1;
 }
 
-/* Offers an object of one part to the server through the part's window, memory that the server can
- * read. Returns 1 if the object must be sent in an HTTP body instead, else the result of
- * pst_object_call_run. */
-static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
-			 const struct penstock_end_opts *limits, struct pst_err *err)
+/* Offers an object of one part once. Returns NEXT_CARD if the caller must offer it again, because
+ * another network card may move it. Other results are those of commit_window. */
+static int commit_offer(struct pst_object_upload *up, struct pst_object_call *call,
+			const struct penstock_end_opts *limits, struct pst_object_grant *grant,
+			struct pst_err *err)
 {
 	struct part *part = up->parts[0];
-	struct pst_object_grant grant = {.inner = NULL};
 	struct pst_window *window;
 	struct pst_err why;
 	char code[64];
@@ -96,7 +96,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	window = part->window ? part->window : pst_object_buffer_window(up, part->mem);
 	if (!window)
 		pst_fail(&why, PENSTOCK_WHY_NO_MEMORY, "no window could be allocated");
-	else if (!pst_object_grant_open(&grant, up->windows, window, PENSTOCK_WRITE,
+	else if (!pst_object_grant_open(grant, up->windows, window, PENSTOCK_WRITE,
 					object_length(up), &why))
 		why.code = 0;
 	if (why.code)
@@ -104,7 +104,7 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	memset(call, 0, sizeof(*call));
 	pst_object_call_init(call, up->place, "PUT", "");
 	call->sends = true;
-	pst_object_grant_offer(&grant, call);
+	pst_object_grant_offer(grant, call);
 	if (up->must_be_new)
 		pst_object_call_header(call, "if-none-match", "*");
 	if (!up->no_sums)
@@ -113,23 +113,23 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	ret = pst_object_call_run(call, err);
 	pst_object_xml_text(&call->http.text, "Code", code, sizeof(code));
 	if (!ret)
-		pst_object_grant_judge(&grant, call, code);
+		pst_object_grant_judge(grant, call, code);
 	began = call->exchange && call->exchange->phase == PST_OBJECT_MOVES;
 	/* The library repeats a body for longer than a token. */
 	passing = !ret && pst_object_call_is_passing(call) && (part->window || !up->windows_only);
-	pst_object_grant_wait(&grant);
+	pst_object_grant_wait(grant);
 	call->token = NULL;
 	call->exchange = NULL;
-	if (!ret && grant.verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
+	if (!ret && grant->verdict.next == PENSTOCK_OBJECT_ERROR && !up->no_sums &&
 	    pst_object_call_lacks_sums(call)) {
 		/* the server may not support this checksum, so it is left out */
 		up->no_sums = true;
 		pst_object_call_clear(call);
 		return commit_window(up, call, limits, err);
 	}
-	if (ret || (grant.verdict.next == PENSTOCK_OBJECT_ERROR && !passing))
+	if (ret || (grant->verdict.next == PENSTOCK_OBJECT_ERROR && !passing))
 		return ret;
-	if (grant.verdict.next == PENSTOCK_OBJECT_DONE && !passing) {
+	if (grant->verdict.next == PENSTOCK_OBJECT_DONE && !passing) {
 		up->parts_far++;
 		up->parts_device += part->window != NULL;
 		if (part->window)
@@ -141,13 +141,29 @@ static int commit_window(struct pst_object_upload *up, struct pst_object_call *c
 	up->unsure |= call->http.attempts > 1 || call->http.head.rdma_reply[0] == '2' || began;
 	/* A server that does not support tokens has stored an empty object. Then the next request
 	 * must not demand that the object does not exist. */
-	up->must_be_new &= !grant.verdict.stored_empty;
+	up->must_be_new &= !grant->verdict.stored_empty;
 	if (passing)
 		pst_fail(&why, PENSTOCK_WHY_NO_WINDOW, "an error that may pass");
 	else
-		pst_object_grant_why(&grant, &why);
+		pst_object_grant_why(grant, &why);
 	pst_object_call_clear(call);
-	return commit_near(up, call, limits, &why, err);
+	return !passing && pst_object_grant_next(grant) ? NEXT_CARD
+							: commit_near(up, call, limits, &why, err);
+}
+
+/* Offers an object of one part to the server through the part's window, memory that the server can
+ * read. Returns 1 if the object must be sent in an HTTP body instead, else the result of
+ * pst_object_call_run. */
+static int commit_window(struct pst_object_upload *up, struct pst_object_call *call,
+			 const struct penstock_end_opts *limits, struct pst_err *err)
+{
+	struct pst_object_grant grant = {.inner = NULL};
+	int ret;
+
+	do
+		ret = commit_offer(up, call, limits, &grant, err);
+	while (ret == NEXT_CARD);
+	return ret;
 }
 
 /* Sends an object of one part in the body of a PUT. */

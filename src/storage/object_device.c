@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements object_device.h with the function tables of devices. The functions run on worker
- * threads ("lanes"), except order_writes, which runs on the thread that releases a window.
+ * threads ("lanes"), except order_writes and those of network cards. order_writes runs on the
+ * thread that releases a window, and those of network cards run on the thread that opens one.
  */
 #include "storage/object_device.h"
 
 #include "core/base/device_dma.h"
+#include "core/machine/nic.h"
 #include "core/ops.h"
 
 static int device_alloc(struct penstock_device *dev, size_t len, void **out)
@@ -37,4 +39,7 @@ const struct pst_wire_devices pst_object_device_table = {
 	.export_memory = device_export,
 	.dma_buf = pst_device_dma_buf,
 	.order_writes = pst_device_order_writes,
+	.nic_find = pst_nic_find,
+	.nic_distance = pst_nic_distance,
+	.nic_is_up = pst_nic_is_up,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions with which object_window.c accesses the memory of devices, such as GPUs. */
+/* The functions with which object_window.c accesses the memory of devices, such as GPUs, and finds
+ * the network card that is nearest to it. */
 #ifndef PST_STORAGE_OBJECT_DEVICE_H
 #define PST_STORAGE_OBJECT_DEVICE_H
 

@@ -55,11 +55,10 @@ static int test_fail(struct test *test, struct pst_err *err)
 	return pst_object_call_result(&test->call, "be read through a window", err);
 }
 
-/* Makes the request. Returns 0 if the server has moved the bytes. */
-static int test_run(struct test *test, const char *etag, uint64_t len, struct pst_err *err)
+/* Fills in the request. */
+static void test_prepare(struct test *test, const char *etag, uint64_t len)
 {
 	struct pst_object_call *call = &test->call;
-	int ret;
 
 	call->judge = test_judge;
 	call->deadline_s = TEST_S;
@@ -68,7 +67,14 @@ static int test_run(struct test *test, const char *etag, uint64_t len, struct ps
 	if (etag)
 		pst_object_call_header(call, "if-match", etag);
 	pst_object_grant_offer(&test->grant, call);
-	ret = pst_object_call_run(call, err);
+}
+
+/* Makes the request. Returns 0 if the server has moved the bytes. */
+static int test_run(struct test *test, struct pst_err *err)
+{
+	struct pst_object_call *call = &test->call;
+	int ret = pst_object_call_run(call, err);
+
 	if (ret ? test->grant.judged && test->next != PENSTOCK_OBJECT_DONE
 		: call->http.head.status / 100 != 2)
 		ret = test_fail(test, err);
@@ -145,8 +151,12 @@ static int reach_ask(const struct pst_object_place *place, const char *etag, uin
 	}
 	pst_object_call_init(&test->call, place, "GET", "");
 	ret = pst_object_grant_open(&test->grant, windows, window, PENSTOCK_READ, len, err);
-	if (!ret)
-		ret = test_run(test, etag, len, err);
+	if (!ret) {
+		test_prepare(test, etag, len);
+		do
+			ret = test_run(test, err);
+		while (ret && pst_object_grant_again(&test->grant, &test->call));
+	}
 	*passing = test->passing;
 	pst_object_call_clear(&test->call);
 	window_put(windows, dev, window);

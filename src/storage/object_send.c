@@ -238,16 +238,18 @@ static void part_work(struct part *part, const struct pst_err *why)
 
 static int part_start(struct part *part, struct pst_err *err);
 
-/* Sends a part again, because the server has not fetched it through the window. After an error that
- * may pass, offers the same window again: once if it is in the memory of a device, or more often if
- * it is in host memory and the caller forbids HTTP bodies. Otherwise, a part in the memory of a
- * device moves to host memory, and its new window is offered. Any other part is sent in a body,
- * which io/http.c repeats for longer. */
+/* Sends a part again, because the server has not fetched it through the window. If the client has
+ * another network card, offers the same window through it. After an error that may pass, offers the
+ * same window again: once if it is in the memory of a device, or more often if it is in host memory
+ * and the caller forbids HTTP bodies. Otherwise, a part in the memory of a device moves to host
+ * memory, and its new window is offered. Any other part is sent in a body, which io/http.c repeats
+ * for longer. */
 static void part_resend(struct part *part)
 {
 	struct pst_object_upload *up = part->upload;
 	bool passing = part->grant.verdict.next != PENSTOCK_OBJECT_RESEND;
-	bool again = passing && (part->window ? !part->call.repeats : up->windows_only);
+	bool card = !passing && pst_object_grant_next(&part->grant);
+	bool again = card || (passing && (part->window ? !part->call.repeats : up->windows_only));
 	struct pst_err why, err;
 	int ret;
 
@@ -259,7 +261,7 @@ static void part_resend(struct part *part)
 	pthread_mutex_lock(&up->lock);
 	part->call.http.tries = passing ? part->call.http.tries + 1 : 0;
 	part->call.http.slowed = pst_object_call_is_slowed(&part->call);
-	part_renew_call(part, again ? part->call.repeats + 1 : 0);
+	part_renew_call(part, again ? part->call.repeats + !card : 0);
 	part->offered = !again;
 	if (up->stopping)
 		ret = pst_fail(&err, PENSTOCK_WHY_CANCELLED, "the upload was aborted");

@@ -142,6 +142,41 @@ static bool text_set(char *out, size_t out_len, const char *value)
 	return (size_t)snprintf(out, out_len, "%s", value) < out_len;
 }
 
+/* Stores a list of addresses. Returns false if an element of the list is not a numeric address, or
+ * if the list has too many elements. The empty list is valid. */
+static bool addresses_set(char *out, size_t out_len, const char *value)
+{
+	unsigned char binary[sizeof(struct in6_addr)];
+	const char *at = value;
+
+	for (unsigned count = 0; *value; count++) {
+		char address[INET6_ADDRSTRLEN];
+		size_t len = strcspn(at, ",");
+
+		if (len >= sizeof(address) || count == PST_OBJECT_ADDRESSES_MAX)
+			return false;
+		memcpy(address, at, len);
+		address[len] = '\0';
+		if (inet_pton(AF_INET, address, binary) != 1 &&
+		    inet_pton(AF_INET6, address, binary) != 1)
+			return false;
+		at += len;
+		if (!*at++)
+			break;
+	}
+	return text_set(out, out_len, value);
+}
+
+/* Fails because of a list that addresses_set has refused. `name` is the option or the variable. */
+static int addresses_fail(const char *prefix, const char *name, const char *value,
+			  struct pst_err *err)
+{
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+			"%s%s=%.60s: want numeric addresses of this host, at most %u, such as "
+			"192.0.2.1,192.0.2.2",
+			prefix, name, value, PST_OBJECT_ADDRESSES_MAX);
+}
+
 static int option_set(struct pst_object_url *url, const char *name, const char *value,
 		      struct pst_err *err)
 {
@@ -170,6 +205,8 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 		ok = rdma_parse(value, &url->rdma);
 	} else if (!strcmp(name, "rdma-transports")) {
 		ok = text_set(url->transports, sizeof(url->transports), value);
+	} else if (!strcmp(name, "rdma-addresses")) {
+		ok = addresses_set(url->addresses, sizeof(url->addresses), value);
 	} else if (!strcmp(name, "timeout")) {
 		char *end;
 		unsigned long n = strtoul(value, &end, 10);
@@ -179,8 +216,9 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	} else {
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%s: '%.30s' is no option: use endpoint, region, profile, "
-				"path-style, anonymous, insecure, timeout, unchecked, rdma or "
-				"rdma-transports, and write a question mark in a key as %%3F",
+				"path-style, anonymous, insecure, timeout, unchecked, rdma, "
+				"rdma-transports or rdma-addresses, and write a question mark in "
+				"a key as %%3F",
 				url->name, name);
 	}
 	if (ok)
@@ -189,6 +227,12 @@ static int option_set(struct pst_object_url *url, const char *name, const char *
 	if (!strcmp(name, "endpoint"))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: the endpoint is too long",
 				url->name);
+	if (!strcmp(name, "rdma-addresses")) {
+		char prefix[sizeof(url->name) + 2];
+
+		snprintf(prefix, sizeof(prefix), "%s: ", url->name);
+		return addresses_fail(prefix, name, value, err);
+	}
 	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s: %s=%.60s is not valid", url->name,
 			name, value);
 }
@@ -233,10 +277,12 @@ static int options_parse(struct pst_object_url *url, const char *query, struct p
 	return 0;
 }
 
-/* Takes the defaults of the options rdma and rdma-transports from the environment. */
+/* Takes the defaults of the options rdma, rdma-transports and rdma-addresses from the
+ * environment. */
 static int rdma_defaults(struct pst_object_url *out, struct pst_err *err)
 {
 	const char *rdma = getenv("PENSTOCK_RDMA"), *list = getenv("PENSTOCK_RDMA_TRANSPORTS");
+	const char *addresses = getenv("PENSTOCK_RDMA_ADDRESSES");
 
 	if (rdma && *rdma && !rdma_parse(rdma, &out->rdma))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -246,6 +292,8 @@ static int rdma_defaults(struct pst_object_url *out, struct pst_err *err)
 				"PENSTOCK_RDMA_TRANSPORTS=%.30s... is too long: want transports "
 				"such as shm1,tcp1",
 				list);
+	if (addresses && !addresses_set(out->addresses, sizeof(out->addresses), addresses))
+		return addresses_fail("", "PENSTOCK_RDMA_ADDRESSES", addresses, err);
 	return 0;
 }
 

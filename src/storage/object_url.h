@@ -6,12 +6,17 @@
 #ifndef PST_STORAGE_OBJECT_URL_H
 #define PST_STORAGE_OBJECT_URL_H
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "core/base/err.h"
 
 #define PST_OBJECT_KEY_MAX 1024 /* maximum length of a key in S3, in bytes */
+/* Maximum number of addresses in the option "rdma-addresses", and size in bytes of the option's
+ * value, with its NUL. */
+#define PST_OBJECT_ADDRESSES_MAX 8
+#define PST_OBJECT_ADDRESSES (PST_OBJECT_ADDRESSES_MAX * INET6_ADDRSTRLEN)
 
 /* The name and the port of a server. */
 struct pst_object_server {
@@ -33,7 +38,7 @@ enum pst_object_rdma {
 
 struct pst_object_url {
 	bool presigned;
-	/* The members up to `transports` are for s3:// URLs. */
+	/* The members up to `addresses` are for s3:// URLs. */
 	char bucket[256];
 	char key[PST_OBJECT_KEY_MAX + 1]; /* key_len arbitrary bytes, and a NUL */
 	size_t key_len;
@@ -47,6 +52,9 @@ struct pst_object_url {
 	enum pst_object_rdma rdma;
 	/* transports that windows may use; "" if neither option nor environment names any */
 	char transports[65];
+	/* numeric addresses of this host's network cards, separated by commas, that windows may
+	 * use; "" if neither option nor environment names any */
+	char addresses[PST_OBJECT_ADDRESSES];
 	/* The members `server` and `target` are for presigned URLs. */
 	struct pst_object_server server;
 	char *target; /* path and query as a request contains them; freed by pst_object_url_clear */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements object_window.h. A client of S3 over RDMA (src/wire/client.h) has a thread and listens
- * for servers, so all endpoints that reach this host at one address share one client. Clients, and
- * what was learnt about each endpoint, stay in memory until the process ends.
+ * for servers, so all endpoints that reach this host at the same addresses share one client.
+ * Clients, and what was learnt about each endpoint, stay in memory until the process ends.
  */
 #include "storage/object_window.h"
 
@@ -23,6 +23,8 @@
 #include "wire/client.h"
 #include "wire/exchange.h"
 
+_Static_assert(PST_OBJECT_ADDRESSES_MAX == PST_WIRE_NICS_MAX, "see object_url.h");
+
 /* If a server declines DECLINES_MAX tokens in a row, the client sends it none for PAUSE_NS. For
  * example, the server may be busy. */
 #define DECLINES_MAX 32
@@ -37,10 +39,11 @@
 #define LONG (1u << 20)
 
 /* A client of the data plane of S3 over RDMA. Endpoints share it if their servers reach this host
- * at the same address, and if all other settings are equal. */
+ * at the same addresses, and if all other settings are equal. */
 struct hub {
 	struct hub *next;
-	char address[INET6_ADDRSTRLEN], transports[65];
+	char addresses[PST_OBJECT_ADDRESSES]; /* numeric addresses, separated by commas */
+	char transports[65];
 	bool encrypt;
 	bool here; /* whether the servers are on this host */
 	struct pst_wire_client *client;
@@ -152,11 +155,11 @@ static int socket_there(struct pst_http_endpoint *endpoint)
 	return -1;
 }
 
-/* Stores the address of this host at which the server can reach it. Returns 1 if the server is on
- * this host, 0 if it is on another host, or -errno. "localhost" has an IPv4 and an IPv6 address,
- * and most servers listen only on the IPv4 address. So this function tries IPv4 first. */
-static int local_address(struct pst_http_endpoint *endpoint, char out[INET6_ADDRSTRLEN],
-			 struct pst_err *err)
+/* Stores the address of this host at which the server can reach it in `out`, which has at least
+ * INET6_ADDRSTRLEN bytes. Returns 1 if the server is on this host, 0 if it is on another host, or
+ * -errno. "localhost" has an IPv4 and an IPv6 address, and most servers listen only on the IPv4
+ * address. So this function tries IPv4 first. */
+static int local_address(struct pst_http_endpoint *endpoint, char *out, struct pst_err *err)
 {
 	struct sockaddr_storage own;
 	socklen_t len = sizeof(own);
@@ -188,7 +191,7 @@ static const struct hub *hub_find(const struct hub *wanted, struct pst_err *err)
 	struct hub *hub;
 
 	for (hub = hubs; hub; hub = hub->next)
-		if (!strcmp(hub->address, wanted->address) &&
+		if (!strcmp(hub->addresses, wanted->addresses) &&
 		    !strcmp(hub->transports, wanted->transports) &&
 		    hub->encrypt == wanted->encrypt && hub->here == wanted->here)
 			return hub;
@@ -198,7 +201,7 @@ static const struct hub *hub_find(const struct hub *wanted, struct pst_err *err)
 		return NULL;
 	}
 	*hub = *wanted;
-	opts.address = hub->address;
+	opts.address = hub->addresses;
 	opts.transports = hub->transports[0] ? hub->transports : NULL;
 	opts.require_encryption = hub->encrypt;
 	/* A slow transport is no gain for a storage, which can receive the bytes by HTTP. */
@@ -275,7 +278,7 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 			 "a token must be signed, and this request is not signed with keys");
 	if (why->code)
 		return NULL;
-	here = local_address(place->endpoint, wanted.address, why);
+	here = local_address(place->endpoint, wanted.addresses, why);
 	if (here < 0)
 		return NULL;
 	if (!here && place->url.rdma == PST_OBJECT_RDMA_AUTO) {
@@ -284,6 +287,8 @@ struct pst_object_windows *pst_object_windows_find(const struct pst_object_place
 		return NULL;
 	}
 	wanted.here = here;
+	if (place->url.addresses[0])
+		snprintf(wanted.addresses, sizeof(wanted.addresses), "%s", place->url.addresses);
 	snprintf(wanted.transports, sizeof(wanted.transports), "%s", place->url.transports);
 	pthread_mutex_lock(&lock);
 	hub = hub_find(&wanted, why);
@@ -528,6 +533,10 @@ static void grant_set(struct pst_object_grant *grant, struct pst_object_windows 
 	struct penstock_object_window_info info = {.size = sizeof(info)};
 
 	pst_wire_window_info(grant->inner, &info);
+	if (grant->window != window)
+		grant->tries = 0;
+	grant->cards = pst_wire_window_cards(grant->inner);
+	grant->card_failed = false;
 	grant->windows = windows;
 	grant->window = window;
 	grant->op = op;
@@ -576,6 +585,36 @@ void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_ca
 	pst_object_call_offer(call, info.token, grant->len);
 	if (pst_wire_window_exchanges(grant->inner))
 		pst_object_steps_open(&grant->steps, grant->inner, call);
+}
+
+bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_call *call)
+{
+	struct pst_err err;
+
+	if (!pst_object_grant_next(grant) ||
+	    pst_object_grant_open(grant, grant->windows, grant->window, grant->op, grant->len,
+				  &err))
+		return false;
+	pst_object_call_clear(call);
+	call->exchange = NULL;
+	/* Counts the attempts of the next request from 0. */
+	call->http.tries = call->http.attempts = 0;
+	call->http.patience_s = call->place->url.timeout_s; /* before the offer adds to it */
+	pst_object_grant_offer(grant, call);
+	return true;
+}
+
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call)
+{
+	struct pst_err err;
+
+	if (!pst_object_grant_again(grant, call))
+		return false;
+	if (!pst_http_start(&call->http, &err))
+		return true;
+	/* no need to wait: the server never received the token */
+	pst_object_grant_close(grant);
+	return false;
 }
 
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
@@ -668,6 +707,9 @@ static void judge_file(struct pst_object_grant *grant)
 static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
+	/* If the server does not reach one of several cards, it declines the tokens of all windows
+	 * that are open with this card. */
+	const unsigned declines_max = DECLINES_MAX * (grant->cards ? grant->cards : 1);
 
 	if (!grant->window)
 		judge_file(grant);
@@ -682,7 +724,7 @@ static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 	else if (grant->verdict.remember)
 		windows_shut(windows, grant->verdict.text, false);
 	else if (grant->verdict.next != PENSTOCK_OBJECT_ERROR &&
-		 atomic_fetch_add(&windows->declines, 1) + 1 == DECLINES_MAX)
+		 atomic_fetch_add(&windows->declines, 1) + 1 >= declines_max)
 		windows_shut(windows, grant->verdict.text, true);
 	return grant->verdict.next;
 }
@@ -709,6 +751,9 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 	reply.expect = grant->op == PENSTOCK_READ ? grant->len : 0;
 	reply.ranged = call->ranged;
 	pst_wire_judge(grant->inner, &reply, &grant->verdict);
+	grant->card_failed = !grant->verdict.remember &&
+			     (grant->verdict.next == PENSTOCK_OBJECT_RESEND ||
+			      grant->verdict.next == PENSTOCK_OBJECT_BODY);
 	if (is_body_checked(grant, head, error)) {
 		grant->verdict.next = PENSTOCK_OBJECT_RESEND;
 		grant->verdict.remember = !pst_object_windows_answered(windows);
@@ -726,6 +771,26 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 			 "the server does not tell the ETag of what it has moved");
 	}
 	return grant_note(grant);
+}
+
+bool pst_object_grant_has_card(const struct pst_object_grant *grant)
+{
+	return grant->window && grant->card_failed && grant->tries + 1 < grant->cards;
+}
+
+bool pst_object_grant_next(struct pst_object_grant *grant)
+{
+	char note[PENSTOCK_TEXT_MAX + 160];
+
+	if (!pst_object_grant_has_card(grant) || grant->result)
+		return false;
+	grant->tries++;
+	snprintf(note, sizeof(note),
+		 "%.60s: a request is repeated through another network card: %s",
+		 grant->windows->endpoint->host, grant->verdict.text);
+	penstock_stats_note(note);
+	pst_log(PST_LOG_INFO, "object", "%s", note);
+	return true;
 }
 
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err)

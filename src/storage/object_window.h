@@ -74,6 +74,11 @@ struct pst_object_grant {
 	struct pst_wire_grant *inner; /* the server's access to the window; NULL after its end */
 	enum penstock_op op;
 	uint64_t len;
+	/* cards: number of network cards of the window's transport; tries: number of repetitions
+	 * that pst_object_grant_next has counted */
+	unsigned cards, tries;
+	/* whether the server has not moved the bytes, for a reason that another card may change */
+	bool card_failed;
 	const char *transport;			/* name of the transport; static */
 	bool dma;				/* whether only DMA moves the bytes, and no CPU */
 	struct penstock_object_verdict verdict; /* result of pst_object_grant_judge */
@@ -108,6 +113,19 @@ void pst_object_grant_offer(struct pst_object_grant *grant, struct pst_object_ca
 enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 						 const struct pst_object_call *call,
 						 const char *error);
+/* Returns whether the request can be repeated through another network card, because the server has
+ * not moved the bytes, and not all cards have been tried. */
+bool pst_object_grant_has_card(const struct pst_object_grant *grant);
+/* Returns the same after the release, and counts the repetition. If the result is true, the caller
+ * opens the grant again with the same window. The window then gets another card, because windows
+ * avoid a card after a failure (wire/nics.h). */
+bool pst_object_grant_next(struct pst_object_grant *grant);
+/* Calls pst_object_grant_next, opens the grant again, and adds the new token to `call`, which has
+ * ended. Returns true if the caller must start the call again. */
+bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_call *call);
+/* Calls pst_object_grant_again, and starts the call. Returns true if it was started: it may then
+ * have ended already. If the call was cancelled after its end, it ends again at once. */
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call);
 /* Stores in `err` why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
 /* The headers of a response that pst_wire_judge needs, and memory for their values. */

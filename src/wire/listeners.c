@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "core/base/log.h"
 #include "wire/transports.h"
 
 /* The transport that pst_wire_each currently passes to listener_open. Its error is stored here,
@@ -90,6 +91,9 @@ static int listen_everywhere(struct opening *o)
 		 * caller. */
 		if (code == -EINVAL)
 			return code;
+		if (code)
+			pst_log(PST_LOG_INFO, "object", "%s does not use address %s: %s",
+				o->ops->name, address, o->err->text);
 		ret = code ? code : ret;
 		at += len + (at[len] == ',');
 	}

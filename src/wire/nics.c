@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/log.h"
-#include "wire/common.h"
 
-/* Time in ms for which windows avoid a network card after one of its transfers has failed. They
- * then prefer other cards that have a link. */
-#define AVOID_MS 10000
+/* Time in nanoseconds for which windows avoid a network card after one of its transfers has failed.
+ * They then prefer other cards that have a link. */
+#define AVOID_NS 10000000000u
 /* Added to the rank of a card that windows avoid, or that has no link, so that it comes after all
  * other cards. */
 #define RANK_AVOIDED 1000u
@@ -29,19 +29,31 @@ unsigned pst_wire_nic_count(const struct pst_wire_grant *g)
 /* The rank of a network card for a window; lower is better. `total` is `distance` plus RANK_*. */
 struct rank {
 	unsigned distance, total;
+	uint64_t avoid_ns; /* time until which windows avoid the card; 0: they do not */
 };
+
+/* Among cards that windows avoid, the card whose failure is the oldest comes first. So a request
+ * that is repeated after a failure gets another card, even if all cards have failed. */
+static bool is_worse(const struct rank *a, const struct rank *b)
+{
+	if (a->avoid_ns && b->avoid_ns && (a->total < RANK_DOWN) == (b->total < RANK_DOWN))
+		return a->avoid_ns > b->avoid_ns;
+	return a->total > b->total;
+}
 
 static struct rank rank_of(struct pst_wire_listener *listener, const struct pst_wire_grant *g)
 {
 	const struct pst_wire_devices *devices = g->buffer->client->devices;
-	struct rank rank = {0, 0};
+	struct rank rank = {.avoid_ns = atomic_load(&listener->avoid_ns)};
 
 	if (devices && devices->nic_distance)
 		rank.distance = devices->nic_distance(&listener->nic, g->buffer->dev,
 						      g->buffer->ptr + g->off);
 	rank.total = rank.distance;
-	if (atomic_load(&listener->avoid_ms) > pst_wire_now_ms())
+	if (rank.avoid_ns > pst_now_ns())
 		rank.total += RANK_AVOIDED;
+	else
+		rank.avoid_ns = 0;
 	if (devices && devices->nic_is_up && !devices->nic_is_up(&listener->nic))
 		rank.total += RANK_DOWN;
 	return rank;
@@ -62,7 +74,7 @@ static void cards_sort(struct pst_wire_grant *g, unsigned first, unsigned count,
 
 		/* The sort is stable: if two cards have the same rank, the first in the caller's
 		 * list comes first. */
-		for (; at && ranks[at - 1].total > rank.total; at--) {
+		for (; at && is_worse(&ranks[at - 1], &rank); at--) {
 			ranks[at] = ranks[at - 1];
 			order[at] = order[at - 1];
 		}
@@ -112,7 +124,7 @@ void pst_wire_nic_judge(struct pst_wire_grant *g, struct penstock_object_verdict
 	if ((verdict->next != PENSTOCK_OBJECT_RESEND && verdict->next != PENSTOCK_OBJECT_BODY) ||
 	    verdict->remember || pst_wire_nic_count(g) < 2)
 		return;
-	atomic_store(&g->listener->avoid_ms, pst_wire_now_ms() + AVOID_MS);
+	atomic_store(&g->listener->avoid_ns, pst_now_ns() + AVOID_NS);
 	snprintf(verdict->text + len, sizeof(verdict->text) - len,
 		 "; the next windows prefer other cards than that of %s", g->listener->nic.address);
 	pst_log(PST_LOG_INFO, "object", "%s", verdict->text);

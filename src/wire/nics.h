@@ -2,7 +2,8 @@
 /*
  * Chooses among several network cards of a client. A transport listens at each of the client's
  * addresses, and a window gets the card that is nearest to its memory. A card without a link, or
- * whose transfer has failed in the last 10 s, comes last. client.c calls these functions.
+ * whose transfer has failed in the last 10 s, comes last. If transfers of all cards have failed,
+ * the card whose failure is the oldest comes first. client.c calls these functions.
  */
 #ifndef PST_WIRE_NICS_H
 #define PST_WIRE_NICS_H

@@ -125,9 +125,9 @@ struct pst_wire_listener {
 	/* the fields that are equal in all tokens of this listener */
 	struct pst_token token;
 	struct pst_wire_nic nic;   /* the network card, if the client has several addresses */
-	/* time in ms until which windows prefer other cards, because a transfer has failed on this
-	 * one */
-	_Atomic uint64_t avoid_ms;
+	/* time (pst_now_ns) until which windows prefer other cards, because a transfer has failed
+	 * on this one */
+	_Atomic uint64_t avoid_ns;
 };
 
 /* Transports that a client leaves out, in addition to those that its options exclude. */

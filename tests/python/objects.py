@@ -205,6 +205,7 @@ class Prefetch(unittest.TestCase):
 
     def setUp(self):
         self.data, self.requests, self.tokens = RANDOM.randbytes(4096), [], []
+        self.addresses = []  # of the windows of transport tcp1
         case = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -214,7 +215,10 @@ class Prefetch(unittest.TestCase):
                 span = self.headers.get("range")
                 case.requests.append((self.command, span))
                 if "x-amz-rdma-token" in self.headers:
-                    case.tokens.append(self.headers["x-amz-rdma-token"].split(":")[2])
+                    fields = self.headers["x-amz-rdma-token"].split(":")
+                    case.tokens.append(fields[2])
+                    if fields[2] == "tcp1":
+                        case.addresses.append(":".join(fields[3:-2]))
                 first, last = map(int, re.findall(r"\d+", span or f"0 {len(case.data)}"))
                 part = case.data[first:last + 1]
                 self.send_response(206 if span else 200)
@@ -281,8 +285,9 @@ class Prefetch(unittest.TestCase):
             self.assertEqual(sorted(self.requests), sorted(sent))
 
     def test_rdma(self):
-        """The arguments rdma and rdma_transports select the transport of the token that the client
-        sends. This server ignores tokens, and gets one of each transport."""
+        """The arguments rdma, rdma_transports and rdma_addresses select the transport and the
+        address of the token that the client sends. This server ignores tokens, and gets one of each
+        transport."""
         words = {"rdma": "on", "rdma_transports": "tcp1"}
         self.assertEqual(self.sent(**words).url("b/k").split("&", 1)[1],
                          "rdma=on&rdma-transports=tcp1")
@@ -294,6 +299,15 @@ class Prefetch(unittest.TestCase):
                                       PENSTOCK_RDMA_TRANSPORTS="tcp1,shm1"):
             self.assertEqual(self.sent().get_bytes("b/k"), self.data)
         self.assertEqual(self.tokens, ["tcp1", "shm1", "tcp1"])
+        self.addresses.clear()
+        for client in (self.sent(**words, rdma_addresses="127.0.0.2,127.0.0.3"),
+                       penstock.fsspec.PenstockFileSystem(self.url, **words,
+                                                          rdma_addresses="127.0.0.4,::1").client):
+            self.assertIn("&rdma-addresses=127.0.0.", client.url("b/k"))
+            self.assertEqual(client.get_bytes("b/k"), self.data)
+        self.assertEqual(self.addresses, ["127.0.0.2", "127.0.0.4"])
+        with self.assertRaisesRegex(penstock.PenstockError, "want numeric addresses of this host"):
+            self.sent(rdma_addresses="localhost").get_bytes("b/k")
         with self.assertRaisesRegex(penstock.PenstockError, "ignored the token"):
             self.sent(rdma="require", rdma_transports="tcp1").get_bytes("b/k")
         for create in (penstock.ObjectClient, penstock.fsspec.PenstockFileSystem):

@@ -234,18 +234,193 @@ def apart():
         true("tcp1, slower than HTTP, must be named" in said, said)
 
 
-def case_another_host():
-    """A server on another host gets no token of shm1, but one of the next transport in the list.
-    Without such a transport, the reason names the transport that remains."""
-    enter = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+def in_namespace(part, *namespaces):
+    """Runs a part of this script in new namespaces of these kinds."""
+    enter = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), *namespaces]
     if subprocess.run([*enter, "true"], capture_output=True, check=False).returncode:
         raise Skip("this process may not open a network namespace")
-    done = subprocess.run([*enter, sys.executable, __file__, "--apart"], capture_output=True,
+    done = subprocess.run([*enter, sys.executable, __file__, part], capture_output=True,
                           text=True, timeout=240, check=False)
     print("".join(f"# {line}\n" for line in (done.stdout + done.stderr).splitlines()), end="")
     if done.returncode == 77:
-        raise Skip("no network devices can be made here")
+        raise Skip(done.stdout.strip() or "no network devices can be made here")
     same(done.returncode, 0, "status of the part in another network namespace")
+
+
+def case_another_host():
+    """A server on another host gets no token of shm1, but one of the next transport in the list.
+    Without such a transport, the reason names the transport that remains."""
+    in_namespace("--apart", "--net")
+
+
+def connected(address):
+    """Returns whether /proc/net/tcp has a connection whose local end is at this address."""
+    text = "".join(f"{int(number):02X}" for number in reversed(address.split(".")))
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    # 0A is the state of a listening socket.
+    return any(row[1].startswith(text + ":") and row[3] != "0A" for row in rows)
+
+
+def case_addresses():
+    """The option rdma-addresses and the variable PENSTOCK_RDMA_ADDRESSES give the addresses of the
+    client's windows. Of several addresses that are equally near, the first one is used."""
+    # A connection stays in /proc/net/tcp for a minute, so each process has addresses of its own.
+    number = os.getpid() & 0x3fff
+    addresses = [f"127.{64 + (number >> 8)}.{number & 255}.{last}" for last in (1, 2, 3)]
+    first, second, third = addresses
+    how = "rdma=require&rdma-transports=tcp1"
+    with Setup() as s:
+        data = s.source(LEN)
+        for options, env, used in (
+                (f"&rdma-addresses={first},{second}", {}, [True, False, False]),
+                ("", {"PENSTOCK_RDMA_ADDRESSES": f"{third},{second}"}, [True, False, True])):
+            url = f"s3://data-1/key?{how}{options}"
+            report = s.copy(s.path("source"), url, **env)
+            same(report["parts"], {"rdma": 5, "http": 0, "reason": ""}, "parts")
+            report = s.copy(url, s.path("got"), **env)["read"]
+            same((report["paths"], report["engine"]), ({"rdma": LEN}, "tcp1"), "the read")
+            same(s.read() == data, True, "the bytes")
+            same([connected(address) for address in addresses], used, "addresses in use")
+        same((s.declined(), s.gateway.metric("penstock_rdma_failed_total")), (0, 0), "failures")
+        wrong = f"s3://data-1/key?{how}&rdma-addresses=203.0.113.1,203.0.113.2"
+        said = s.copy(wrong, s.path("no"), status=3)
+        true("tcp1 cannot listen at 203.0.113.2: Cannot assign requested address" in said, said)
+        report = s.copy(wrong.replace("require", "auto"), s.path("got"))["read"]
+        same(report["paths"], {"bounce": LEN}, "paths without a valid address")
+        true("cannot listen at" in report["reasons"]["rdma"]["text"], report)
+        # One valid address is enough.
+        url = f"s3://data-1/key?{how}&rdma-addresses=203.0.113.1,{first}"
+        same(s.copy(url, s.path("got"))["read"]["paths"], {"rdma": LEN}, "paths with one")
+        for words in ("127.0.0.1,eth0", ",", "127.0.0.1 127.0.0.2", ",".join(["127.0.0.1"] * 9)):
+            want = ": want numeric addresses of this host, at most 8, such as"
+            said = s.copy(f"s3://data-1/key?rdma-addresses={words}", s.path("no"), status=1)
+            true("rdma-addresses=" in said and want in said, said)
+            said = s.copy("s3://data-1/key", s.path("no"), status=1, PENSTOCK_RDMA_ADDRESSES=words)
+            true("PENSTOCK_RDMA_ADDRESSES=" in said and want in said, said)
+
+
+class Cards:
+    """A client with two network cards, near-0 and near-1, and a gateway in another network
+    namespace, to which a cable leads from each card. To be used in a network namespace without
+    devices. The HTTP requests go by near-0."""
+
+    OWN = ("192.0.2.1", "198.51.100.1")
+    OTHER = ("192.0.2.2", "198.51.100.2")
+
+    def __init__(self):
+        self.ip("link", "set", "lo", "up")
+        self.setup = s = Setup(before=["unshare", "--net"], flags=[
+            "--listen", "0.0.0.0:0", "--metrics", "0.0.0.0:0",
+            "--rdma-networks", "192.0.2.0/24,198.51.100.0/24"])
+        for i in (0, 1):
+            self.ip("link", "add", f"near-{i}", "type", "veth", "peer", "name", f"far-{i}")
+            self.ip("link", "set", f"far-{i}", "netns", str(s.gateway.process.pid))
+            self.ip("address", "add", f"{self.OWN[i]}/24", "dev", f"near-{i}")
+            self.ip("link", "set", f"near-{i}", "up")
+            self.far("address", "add", f"{self.OTHER[i]}/24", "dev", f"far-{i}")
+            self.far("link", "set", f"far-{i}", "up")
+        s.env["AWS_ENDPOINT_URL"] = f"http://{self.OTHER[0]}:{s.gateway.port}"
+        s.gateway.metrics_host = self.OTHER[0]
+
+    @staticmethod
+    def ip(*words, enter=()):
+        if subprocess.run([*enter, "ip", *words], check=False).returncode:
+            sys.exit(77)
+
+    def far(self, *words):
+        self.ip(*words, enter=["nsenter", f"--net=/proc/{self.setup.gateway.process.pid}/ns/net"])
+
+    @staticmethod
+    def carried():
+        """Returns the number of bytes that each of the two cards has received and sent."""
+        with open("/proc/net/dev", encoding="ascii") as file:
+            rows = dict(line.split(":") for line in file.readlines()[2:])
+        counts = {name.strip(): row.split() for name, row in rows.items()}
+        return [int(counts[f"near-{i}"][0]) + int(counts[f"near-{i}"][8]) for i in (0, 1)]
+
+    @staticmethod
+    def url(addresses, mode):
+        return f"s3://data-1/key?rdma={mode}&rdma-transports=tcp1&rdma-addresses={addresses}"
+
+    def copy(self, addresses, path, mode="require", length=9 * MIB, card=None):
+        """Writes an object and reads it, through windows at these addresses. Compares the bytes.
+        With mode "require", path must carry all of them. If `card` is not None, this card must
+        carry them. Returns the reports, and the number of tokens that were declined."""
+        s, data = self.setup, self.setup.source(length)
+        url = self.url(addresses, mode)
+        before, declined = self.carried(), s.declined()
+        write = s.copy(s.path("source"), url)
+        read = s.copy(url, s.path("got"))["read"]
+        same(s.read() == data, True, "the bytes")
+        with open(os.path.join(s.gateway.root, "data-1", "key"), "rb") as file:
+            same(file.read() == data, True, "the bytes that were written")
+        moved = [after - count for after, count in zip(self.carried(), before)]
+        print(f"{mode} {addresses}: {moved} bytes by the cards, {read['paths']}, {write['parts']}, "
+              f"{s.declined() - declined} declined")
+        if mode == "require":
+            same((read["paths"], write["parts"]["http"]), ({path: length}, 0), "paths")
+        if card is not None:
+            true(moved[card] > 2 * length and moved[1 - card] < length // 2, f"cards {moved}")
+        return read, write, s.declined() - declined
+
+
+def several_cards():
+    """The part of case_several_cards in a network namespace."""
+    cards = Cards()
+    with cards.setup as s:
+        both = [f"{cards.OWN[i]},{cards.OWN[1 - i]}" for i in (0, 1)]
+        for i in (0, 1):
+            same(cards.copy(both[i], "rdma", card=i)[2], 0, "declined tokens")
+            same(cards.copy(cards.OWN[i], "rdma", card=i)[2], 0, "declined tokens")
+        # The gateway has no way to card 1 any more, but the card has a link.
+        cards.far("address", "del", f"{cards.OTHER[1]}/24", "dev", "far-1")
+        true(cards.copy(both[1], "rdma", card=0)[2] >= 2, "no token was declined")
+        true(cards.copy(both[1], "rdma", length=MIB, card=0)[2] >= 2, "no token of one part")
+        same(cards.copy(both[0], "rdma", card=0)[2], 0, "declined tokens")
+        done = s.run("cp", cards.url(both[1], "require"), s.path("got"), PENSTOCK_LOG="info")
+        true("a request is repeated through another network card" in done.stderr and
+             f"prefer other cards than that of {cards.OWN[1]}" in done.stderr, done.stderr)
+        read, write, declined = cards.copy(both[1], "rdma", "on")
+        true(declined >= 2 and write["parts"]["http"] == 0, f"parts {write['parts']}")
+        same(sum(read["paths"].values()), 9 * MIB, "bytes")
+        # The first responses have the bytes in their bodies.
+        true(read["paths"].get("bounce"), f"paths {read['paths']}")
+        same(read["reasons"]["rdma"]["code"], "declined", "reason")
+        # The gateway reaches none of the addresses.
+        cards.ip("address", "add", "198.51.100.3/24", "dev", "near-1")
+        lost = f"{cards.OWN[1]},198.51.100.3"
+        url = cards.url(lost, "require")
+        true("declined RDMA" in s.copy(url, s.path("no"), status=1), "error of a read")
+        true("declined RDMA" in s.copy(s.path("source"), url, status=1), "error of a write")
+        same(cards.copy(lost, "bounce", "on")[0]["paths"], {"bounce": 9 * MIB}, "paths")
+
+
+def card_without_link():
+    """The part of case_card_without_link in a network namespace."""
+    if subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=False).returncode:
+        print("sysfs cannot be mounted here")
+        return 77
+    cards = Cards()
+    with cards.setup:
+        second = f"{cards.OWN[1]},{cards.OWN[0]}"
+        same(cards.copy(second, "rdma", card=1)[2], 0, "declined tokens")
+        cards.far("link", "set", "far-1", "down")
+        same(cards.copy(second, "rdma", card=0)[2], 0, "declined tokens")
+        cards.far("link", "set", "far-1", "up")
+        same(cards.copy(second, "rdma", card=1)[2], 0, "declined tokens")
+    return 0
+
+
+def case_several_cards():
+    """A client with two network cards uses the first one that the URL names. If the server does not
+    reach it, the requests are repeated by the other one."""
+    in_namespace("--several-cards", "--net")
+
+
+def case_card_without_link():
+    """A card whose link is down is not offered to the server."""
+    in_namespace("--card-without-link", "--net", "--mount")
 
 
 def case_lengths():
@@ -460,4 +635,7 @@ if __name__ == "__main__":
     if not os.path.exists(STANDIN):
         print("there is no stand-in")
         sys.exit(77)
-    sys.exit(apart() if sys.argv[1:] == ["--apart"] else run_cases(globals(), sys.argv[1:]))
+    PARTS = {"--apart": apart, "--several-cards": several_cards,
+             "--card-without-link": card_without_link}
+    part_of_a_case = PARTS.get(" ".join(sys.argv[1:]))
+    sys.exit(part_of_a_case() if part_of_a_case else run_cases(globals(), sys.argv[1:]))

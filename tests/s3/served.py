@@ -78,6 +78,7 @@ class Gateway:
         write_private(self.keys, keys)
         self.flags, self.tls, self.before = list(flags), tls, list(before)
         self.process, self.runs = None, False
+        self.metrics_host = "127.0.0.1"
         self.start()
 
     def start(self):
@@ -150,7 +151,7 @@ class Gateway:
     def get(self, path):
         """Returns status and text of a page of the gateway's port for metrics."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}",
+            with urllib.request.urlopen(f"http://{self.metrics_host}:{self.metrics_port}{path}",
                                         timeout=30) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:

@@ -3,8 +3,8 @@
  * Tests clients of S3 over RDMA with several network cards: for which card a client registers a
  * window (memory that the server may access), depending on distance, link and failures, and which
  * tokens a server then accepts. Two addresses of the loopback stand for two cards; with transport
- * rc1, both are fake cards (fake_card.h). The linker replaces the functions of src/object/nic.c, so
- * that the test decides where the cards are.
+ * rc1, both are fake cards (fake_card.h). The linker replaces the functions of core/machine/nic.c,
+ * so that the test decides where the cards are.
  */
 #include "test.h"
 
@@ -12,9 +12,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/machine/nic.h"
 #include "core/machine/sysfs.h"
 #include "fake_card.h"
-#include "object/nic.h"
 #include "penstock_object.h"
 #include "s3/token.h"
 
@@ -188,6 +188,14 @@ static void choose(const char *transport)
 	assert_int_equal(move(window, A), LEN);
 	/* The server has declined tokens with both cards. So for the next window, the client uses
 	 * the nearer card again. */
+	judge(window, false, text);
+	assert_int_equal(penstock_object_release(window), 0);
+	window = window_at(B, "");
+	/* The transfers of both cards keep failing. The card whose failure is the oldest is used,
+	 * so that both cards are tried in turn. */
+	judge(window, false, text);
+	assert_int_equal(penstock_object_release(window), 0);
+	window = window_at(A, B " is nearer, but a transfer has just failed there");
 	judge(window, false, text);
 	assert_int_equal(penstock_object_release(window), 0);
 	assert_int_equal(penstock_object_release(window_at(B, "")), 0);

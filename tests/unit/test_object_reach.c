@@ -14,8 +14,11 @@
 
 static int fake_release(struct pst_wire_grant *grant, struct pst_err *err);
 static bool fake_is_cut(const struct pst_wire_buffer *buffer);
+static int fake_wire_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
+			  uint64_t len, struct pst_wire_grant **out, struct pst_err *err);
 #define pst_wire_release fake_release
 #define pst_wire_buffer_is_cut fake_is_cut
+#define pst_wire_window_open fake_wire_open
 #include "../../src/storage/object_window.c"
 
 static int fake_run(struct pst_object_call *call, struct pst_err *err);
@@ -44,6 +47,7 @@ static struct pst_object_place place = {.endpoint = &endpoint};
 static struct {
 	unsigned status; /* of the response; 0: the server cannot be reached */
 	const char *reply, *code;
+	unsigned lost; /* number of requests that the server declines before */
 } answer;
 static unsigned asked, opened, closed;
 
@@ -63,12 +67,16 @@ static bool fake_is_cut(const struct pst_wire_buffer *buffer)
 static int fake_run(struct pst_object_call *call, struct pst_err *err)
 {
 	struct pst_http_head *head = &call->http.head;
+	const char *reply = answer.reply;
 
 	asked++;
+	call->http.result = 0;
 	if (!answer.status)
 		return pst_fail(err, PENSTOCK_WHY_IO_ERROR, "the server is gone");
 	*head = (struct pst_http_head){.status = answer.status};
-	snprintf(head->rdma_reply, sizeof(head->rdma_reply), "%s", answer.reply);
+	if (answer.lost && answer.lost--)
+		reply = "501";
+	snprintf(head->rdma_reply, sizeof(head->rdma_reply), "%s", reply);
 	if (answer.status / 100 != 2) {
 		pst_text_put_str(&call->http.text, "<Code>");
 		pst_text_put_str(&call->http.text, answer.code);
@@ -76,7 +84,7 @@ static int fake_run(struct pst_object_call *call, struct pst_err *err)
 		return 0;
 	}
 	head->has_length = head->has_range = true;
-	head->length = strcmp(answer.reply, "206") ? LEN : 0;
+	head->length = strcmp(reply, "206") ? LEN : 0;
 	head->range_last = LEN - 1;
 	if (!head->length)
 		snprintf(head->rdma_bytes, sizeof(head->rdma_bytes), "%u", LEN);
@@ -92,6 +100,14 @@ static void fake_offer(struct pst_object_grant *grant, struct pst_object_call *c
 	(void)call;
 }
 
+static int fake_wire_open(struct pst_wire_buffer *buffer, enum penstock_op op, uint64_t off,
+			  uint64_t len, struct pst_wire_grant **out, struct pst_err *err)
+{
+	(void)buffer, (void)op, (void)off, (void)len, (void)err;
+	*out = &inner;
+	return 0;
+}
+
 static int fake_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			   struct pst_window *window, enum penstock_op op, uint64_t len,
 			   struct pst_err *err)
@@ -102,6 +118,7 @@ static int fake_grant_open(struct pst_object_grant *grant, struct pst_object_win
 					   .inner = &inner,
 					   .op = op,
 					   .len = len,
+					   .cards = wire_client.listener_count,
 					   .verdict = PENSTOCK_OBJECT_VERDICT_INIT};
 	return 0;
 }
@@ -215,11 +232,49 @@ static void waits_for_no_stream(void **state)
 	free(windows.reaches);
 }
 
+/* If the client has several network cards, the transfer is repeated by the next card, unless the
+ * server does not know the token. */
+static void tries_each_card(void **state)
+{
+	static const struct {
+		unsigned lost, status;
+		const char *reply, *code;
+		unsigned asked;
+		int result;
+	} rows[] = {
+		{0, 206, "206", "", 1, 0},
+		{1, 206, "206", "", 2, 0},
+		{2, 206, "206", "", 2, -EOPNOTSUPP},
+		{0, 400, "", "InvalidRDMAToken", 1, -EOPNOTSUPP},
+		{0, 500, "", "RDMATransferFailed", 2, -EOPNOTSUPP},
+	};
+
+	(void)state;
+	wire_client.listener_count = 2;
+	wire_client.listeners[0].ops = wire_client.listeners[1].ops = &transport;
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct pst_object_windows windows = {.endpoint = &endpoint};
+		struct pst_err err;
+
+		inner.listener = &wire_client.listeners[0];
+		answer.lost = rows[i].lost;
+		asked = 0;
+		assert_int_equal(
+			reach(&windows, rows[i].status, rows[i].reply, rows[i].code, &err),
+			rows[i].result);
+		assert_int_equal(asked, rows[i].asked);
+		answer.lost = 0;
+		free(windows.reaches);
+	}
+	wire_client.listener_count = 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(names_the_status),
 		cmocka_unit_test(waits_for_no_stream),
+		cmocka_unit_test(tries_each_card),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,91 @@ static void options_are_decoded(void **state)
 	assert_string_equal(url.name, "s3://b/k");
 }
 
+#define EIGHT "192.0.2.1,192.0.2.2,192.0.2.3,192.0.2.4,192.0.2.5,192.0.2.6,192.0.2.7,192.0.2.8"
+#define WANT "want numeric addresses of this host, at most 8, such as 192.0.2.1,192.0.2.2"
+
+/* Lists of addresses in the option rdma-addresses. `stored` is the decoded list, or NULL if the URL
+ * must be refused. */
+static void addresses(void **state)
+{
+	static const struct {
+		const char *list, *stored;
+	} tries[] = {
+		{"", ""},
+		{"192.0.2.1", "192.0.2.1"},
+		{"192.0.2.1,192.0.2.2", "192.0.2.1,192.0.2.2"},
+		{"192.0.2.1%2C192.0.2.2", "192.0.2.1,192.0.2.2"},
+		{"fd00::1,::1,192.0.2.1", "fd00::1,::1,192.0.2.1"},
+		{"fd00%3A%3A1", "fd00::1"},
+		{EIGHT, EIGHT},
+		{EIGHT ",192.0.2.9", NULL},
+		{"192.0.2.1,", NULL},
+		{",192.0.2.1", NULL},
+		{",", NULL},
+		{"192.0.2.1,,192.0.2.2", NULL},
+		{"192.0.2.1;192.0.2.2", NULL},
+		{"192.0.2.1, 192.0.2.2", NULL},
+		{"192.0.2", NULL},
+		{"192.0.2.1:18515", NULL},
+		{"[fd00::1]", NULL},
+		{"mlx5_0", NULL},
+	};
+	struct pst_object_url url;
+	char text[200];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		int ret;
+
+		snprintf(text, sizeof(text), "s3://b/k?rdma-addresses=%s", tries[i].list);
+		err.text[0] = '\0';
+		ret = pst_object_url_parse(text, &url, &err);
+		printf("# %s: %d, \"%s\"\n", text, ret, ret ? err.text : url.addresses);
+		assert_int_equal(ret, tries[i].stored ? 0 : -EINVAL);
+		if (tries[i].stored)
+			assert_string_equal(url.addresses, tries[i].stored);
+		else
+			assert_non_null(strstr(err.text, WANT));
+	}
+}
+
+/* Eight IPv6 addresses of the greatest length fit into the option. */
+static void longest_addresses(void **state)
+{
+	static const char longest[] = "fd00:1111:2222:3333:4444:5555:192.168.100.100";
+	struct pst_object_url url;
+	char text[500] = "s3://b/k?rdma-addresses=";
+
+	(void)state;
+	for (unsigned i = 0; i < PST_OBJECT_ADDRESSES_MAX; i++) {
+		size_t len = strlen(text);
+
+		snprintf(text + len, sizeof(text) - len, "%s%s", i ? "," : "", longest);
+	}
+	assert_int_equal(pst_object_url_parse(text, &url, &err), 0);
+	assert_string_equal(url.addresses, strchr(text, '=') + 1);
+}
+
+/* The environment has the default of the option rdma-addresses. */
+static void addresses_of_the_environment(void **state)
+{
+	struct pst_object_url url;
+
+	(void)state;
+	setenv("PENSTOCK_RDMA_ADDRESSES", "192.0.2.1,fd00::1", 1);
+	assert_int_equal(pst_object_url_parse("s3://b/k", &url, &err), 0);
+	assert_string_equal(url.addresses, "192.0.2.1,fd00::1");
+	assert_int_equal(pst_object_url_parse("s3://b/k?rdma-addresses=192.0.2.2", &url, &err), 0);
+	assert_string_equal(url.addresses, "192.0.2.2");
+	assert_int_equal(pst_object_url_parse("s3://b/k?rdma-addresses=", &url, &err), 0);
+	assert_string_equal(url.addresses, "");
+	setenv("PENSTOCK_RDMA_ADDRESSES", "192.0.2.1 192.0.2.2", 1);
+	assert_int_equal(pst_object_url_parse("s3://b/k", &url, &err), -EINVAL);
+	print_message("# %s\n", err.text);
+	assert_string_equal(err.text, "PENSTOCK_RDMA_ADDRESSES=192.0.2.1 192.0.2.2: " WANT);
+	unsetenv("PENSTOCK_RDMA_ADDRESSES");
+}
+
 static void names_have_no_secrets(void **state)
 {
 	struct pst_object_url url;
@@ -185,6 +270,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(keys_are_bytes),
 		cmocka_unit_test(options_are_decoded),
+		cmocka_unit_test(addresses),
+		cmocka_unit_test(longest_addresses),
+		cmocka_unit_test(addresses_of_the_environment),
 		cmocka_unit_test(names_have_no_secrets),
 		cmocka_unit_test(names_have_no_passwords),
 		cmocka_unit_test(endpoints),

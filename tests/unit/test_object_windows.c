@@ -10,6 +10,8 @@
 
 #include <sys/socket.h>
 
+#include "core/machine/nic.h"
+#include "s3/token.h"
 #include "wire/client.h"
 #include "wire/transport.h"
 
@@ -141,7 +143,8 @@ static bool settled;
 
 static int wire_released(struct pst_wire_grant *grant, struct pst_err *err)
 {
-	(void)err;
+	if (grant != &inner)
+		return pst_wire_release(grant, err);
 	releases++;
 	settled = atomic_load(&grant->settled);
 	return 0;
@@ -281,41 +284,91 @@ static int server_bind(int fd, const struct sockaddr *address, socklen_t len)
 	return is_far ? -1 : bind(fd, address, len);
 }
 
-/* Opens a window for a server that is on this host, or on another one, and prints its transport.
- * `transports` is the option rdma-transports. Returns the name of the transport, or NULL with the
- * reason in *why. */
-static const char *transport_of(bool far, const char *transports, struct pst_err *why)
+static char window_address[INET6_ADDRSTRLEN]; /* address in the token of transport_of's window */
+
+/* Stores the address in a token of transport tcp1 in window_address, or "" for other tokens. */
+static void address_note(const struct penstock_object_window_info *info)
+{
+	struct pst_token token;
+
+	assert_int_equal(pst_token_parse(info->token, strlen(info->token), &token), 0);
+	snprintf(window_address, sizeof(window_address), "%s",
+		 token.kind == PST_TOKEN_TCP1 ? token.tcp.at.address : "");
+}
+
+static struct pst_object_place place;
+
+/* Finds the windows for a server that is on this host, or on another one. `transports` is the
+ * option rdma-transports, and `addresses` is the option rdma-addresses. Returns NULL with the
+ * reason in *why if there are none. */
+static struct pst_object_windows *windows_of(bool far, const char *transports,
+					     const char *addresses, struct pst_err *why)
 {
 	static struct pst_http_endpoint endpoint = {.host = "127.0.0.1"};
 	struct sockaddr_in at = {.sin_family = AF_INET,
 				 .sin_port = htons(9),
 				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct pst_object_place place = {.endpoint = &endpoint,
-					 .url.rdma = PST_OBJECT_RDMA_REQUIRE};
-	struct penstock_object_window_info info = {.size = sizeof(info)};
-	struct pst_object_grant grant = {.windows = NULL};
 	struct pst_object_windows *windows;
-	struct pst_window *window;
 
+	place.endpoint = &endpoint;
+	place.url.rdma = PST_OBJECT_RDMA_REQUIRE;
 	memcpy(&endpoint.addresses[0], &at, sizeof(at));
 	endpoint.address_lens[0] = sizeof(at);
 	endpoint.address_count = 1;
 	snprintf(place.url.transports, sizeof(place.url.transports), "%s", transports);
+	snprintf(place.url.addresses, sizeof(place.url.addresses), "%s", addresses);
 	is_far = far;
 	windows = pst_object_windows_find(&place, why);
-	print_message("# a server on %s host, \"%s\": %s\n", far ? "another" : "this", transports,
-		      windows ? "open" : why->text);
+	print_message("# a server on %s host, \"%s\", \"%s\": %s\n", far ? "another" : "this",
+		      transports, addresses, windows ? "open" : why->text);
+	return windows;
+}
+
+/* Opens a window and prints its transport. The arguments are those of windows_of. Returns the name
+ * of the transport, or NULL with the reason in *why. */
+static const char *window_transport(bool far, const char *transports, const char *addresses,
+				    struct pst_err *why)
+{
+	struct pst_object_windows *windows = windows_of(far, transports, addresses, why);
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_window *window;
+
 	if (!windows)
 		return NULL;
 	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, why), 0);
 	assert_int_equal(
 		pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, why), 0);
 	pst_wire_window_info(grant.inner, &info);
-	print_message("# by %s\n", grant.transport);
+	address_note(&info);
+	print_message("# by %s, at %s\n", grant.transport, window_address);
 	assert_true(pst_wire_revoke(grant.inner));
 	assert_int_equal((pst_wire_release)(grant.inner, why), 0);
 	window->close(window);
 	return info.transport;
+}
+
+static const char *transport_of(bool far, const char *transports, struct pst_err *why)
+{
+	return window_transport(far, transports, "", why);
+}
+
+/* Closes all clients, and forgets the endpoints. */
+static void hubs_close(void)
+{
+	while (hubs) {
+		struct hub *hub = hubs;
+
+		hubs = hub->next;
+		pst_wire_client_close(hub->client);
+		free(hub);
+	}
+	while (all) {
+		struct pst_object_windows *windows = all;
+
+		all = windows->next;
+		free(windows);
+	}
 }
 
 /* A server on another host gets no token of a transport that works only on one host. By default, a
@@ -334,19 +387,131 @@ static void transports_of_a_host(void **state)
 	assert_non_null(strstr(why.text, "tcp1, slower than HTTP, must be named"));
 	assert_null(transport_of(true, "shm1", &why));
 	assert_non_null(strstr(why.text, "shm1 works only if the server is on this host"));
-	while (hubs) {
-		struct hub *hub = hubs;
+	hubs_close();
+}
 
-		hubs = hub->next;
-		pst_wire_client_close(hub->client);
-		free(hub);
-	}
-	while (all) {
-		struct pst_object_windows *windows = all;
+static unsigned hub_count(void)
+{
+	unsigned count = 0;
 
-		all = windows->next;
-		free(windows);
+	for (const struct hub *hub = hubs; hub; hub = hub->next)
+		count++;
+	return count;
+}
+
+/* A window is at the first of the addresses that the URL lists, or at the address that leads to the
+ * server. Storages with different lists share no client. */
+static void addresses_of_a_host(void **state)
+{
+	static const struct {
+		bool far;
+		const char *list, *address;
+		unsigned hubs; /* number of clients after the row */
+	} rows[] = {
+		{false, "127.0.0.2,127.0.0.3", "127.0.0.2", 1},
+		{false, "127.0.0.3,127.0.0.2", "127.0.0.3", 2},
+		{false, "127.0.0.2,127.0.0.3", "127.0.0.2", 2},
+		{false, "127.0.0.2", "127.0.0.2", 3},
+		{false, "", "127.0.0.1", 4},
+		{true, "127.0.0.2,127.0.0.3", "127.0.0.2", 5},
+		/* An address of another host is left out. */
+		{false, "203.0.113.1,127.0.0.4", "127.0.0.4", 6},
+	};
+	struct pst_err why;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		assert_string_equal(window_transport(rows[i].far, "tcp1", rows[i].list, &why),
+				    "tcp1");
+		assert_string_equal(window_address, rows[i].address);
+		assert_int_equal(hub_count(), rows[i].hubs);
 	}
+	/* The transport shm1 needs no address. */
+	assert_string_equal(window_transport(false, "shm1", "203.0.113.1,203.0.113.2", &why),
+			    "shm1");
+	assert_null(window_transport(false, "tcp1", "203.0.113.1,203.0.113.2", &why));
+	assert_non_null(strstr(why.text, "tcp1 cannot listen at 203.0.113.2: "));
+	hubs_close();
+}
+
+/* Judges a response to a GET with the token of a grant, and releases the window, which must be at
+ * this address. `has_card` tells whether another card must be left. */
+static void card_answer(struct pst_object_grant *grant, struct pst_object_call *call,
+			const char *address, const char *reply, bool has_card)
+{
+	struct penstock_object_window_info info = {.size = sizeof(info)};
+
+	pst_wire_window_info(grant->inner, &info);
+	assert_string_equal(info.address, address);
+	address_note(&info);
+	assert_string_equal(window_address, address);
+	assert_string_equal(call->token, info.token);
+	call->ranged = true;
+	call->last = LEN - 1;
+	answer_fill(call, reply);
+	pst_object_grant_judge(grant, call, NULL);
+	print_message("# %s: %s\n", address, grant->verdict.text);
+	assert_int_equal(pst_object_grant_has_card(grant), has_card);
+	pst_object_grant_wait(grant);
+}
+
+/* If the server declines a token, the request is repeated with a token for the next card, but only
+ * once for each card. Only after many declines by each card, the server gets no more tokens. */
+static void next_card(void **state)
+{
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_object_call call = {.method = "GET", .place = &place};
+	struct pst_object_windows *windows;
+	struct pst_window *window;
+	struct pst_err err;
+
+	(void)state;
+	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3", &err);
+	assert_non_null(windows);
+	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
+	for (unsigned round = 0; round < DECLINES_MAX; round++) {
+		grant.window = NULL; /* another request */
+		assert_int_equal(
+			pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
+			0);
+		call.http.patience_s = 0;
+		pst_object_grant_offer(&grant, &call);
+		card_answer(&grant, &call, "127.0.0.2", "501", true);
+		expect_shut(windows, PENSTOCK_WHY_NONE);
+		call.http.attempts = call.http.tries = 5;
+		assert_true(pst_object_grant_again(&grant, &call));
+		assert_int_equal(call.http.attempts + call.http.tries, 0);
+		card_answer(&grant, &call, "127.0.0.3", "501", false);
+		assert_false(pst_object_grant_again(&grant, &call));
+	}
+	expect_shut(windows, PENSTOCK_WHY_DECLINED);
+	windows->again_ns = pst_now_ns() - 1;
+	/* A server that has moved the bytes, or that ignores tokens, gets no second token. */
+	for (unsigned ignored = 0; ignored < 2; ignored++) {
+		grant.window = NULL;
+		assert_int_equal(
+			pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
+			0);
+		pst_object_grant_offer(&grant, &call);
+		card_answer(&grant, &call, "127.0.0.2", ignored ? "" : "206", false);
+		assert_false(pst_object_grant_again(&grant, &call));
+	}
+	window->close(window);
+	hubs_close();
+}
+
+/* The client asks the functions of the device table for the nearest card. */
+static void cards_of_a_host(void **state)
+{
+	struct pst_wire_nic nic;
+
+	(void)state;
+	assert_ptr_equal(pst_object_device_table.nic_find, pst_nic_find);
+	assert_ptr_equal(pst_object_device_table.nic_distance, pst_nic_distance);
+	assert_ptr_equal(pst_object_device_table.nic_is_up, pst_nic_is_up);
+	pst_object_device_table.nic_find("127.0.0.1", &nic);
+	assert_string_equal(nic.name, "lo");
+	assert_true(pst_object_device_table.nic_is_up(&nic));
 }
 
 int main(void)
@@ -359,6 +524,9 @@ int main(void)
 		cmocka_unit_test(device_windows),
 		cmocka_unit_test(reached_devices),
 		cmocka_unit_test(transports_of_a_host),
+		cmocka_unit_test(addresses_of_a_host),
+		cmocka_unit_test(next_card),
+		cmocka_unit_test(cards_of_a_host),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

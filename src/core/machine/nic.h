@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Properties of this host's network cards: name, distance from memory, and link state. The
- * functions are part of the table of memory.h. */
-#ifndef PST_OBJECT_NIC_H
-#define PST_OBJECT_NIC_H
+/* Properties of this host's network cards: name, distance from memory, and link state. The function
+ * tables in object/memory.c and storage/object_device.c contain these functions. */
+#ifndef PST_CORE_NIC_H
+#define PST_CORE_NIC_H
 
 #include "wire/wire.h"
 

@@ -4,7 +4,7 @@
  * reads the topology, which then stays in memory until the process ends. Only clients with several
  * addresses call it.
  */
-#include "object/nic.h"
+#include "core/machine/nic.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -22,6 +22,7 @@
 #include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
 #include "core/machine/topo_read.h"
+#include "core/ops.h"
 
 #define MPOL_F_NODE 1 /* flags of get_mempolicy(2) */
 #define MPOL_F_ADDR 2
@@ -100,7 +101,6 @@ static unsigned host_distance(const struct pst_wire_nic *nic, const void *ptr)
 unsigned pst_nic_distance(const struct pst_wire_nic *nic, struct penstock_device *dev,
 			  const void *ptr)
 {
-	struct penstock_device_info info = {.size = sizeof(info)};
 	int near;
 
 	pthread_once(&once, topo_load);
@@ -108,9 +108,9 @@ unsigned pst_nic_distance(const struct pst_wire_nic *nic, struct penstock_device
 		return FAR;
 	if (!dev)
 		return host_distance(nic, ptr);
-	if (penstock_device_get_info(dev, &info) || !info.bdf[0])
+	if (!dev->facts.bdf[0])
 		return FAR;
-	near = pst_topo_nearness(topo, info.bdf, nic->bdf);
+	near = pst_topo_nearness(topo, dev->facts.bdf, nic->bdf);
 	return near < 0 ? FAR : (unsigned)near;
 }
 
