@@ -1011,9 +1011,13 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
  * CUDA driver waits until the context is idle. A lane also loads the kernel that copies for
- * requests in stream order. This loading waits for an idle context, too, and may happen after this
- * function has returned. So call this function before the device is busy. Never call it while work
- * on the device waits for the calling thread.
+ * requests in stream order, which waits for an idle context, too. So call this function before the
+ * device is busy. Never call it while work on the device waits for the calling thread. When the
+ * function has returned, the lanes call the driver only for requests. Without this call, the kernel
+ * may still be loading after the device's first penstock_alloc or transfer. If a stream then waits
+ * for the program, the load waits for this stream, and the program's calls of the driver wait for
+ * the load. So call this function before the first request in stream order whose stream may wait
+ * for the program.
  *
  * In some files, such as an empty file, no written extent exists on which a path can be tested.
  * The path then stays unproven. After a change of such a file, the next submit tests the path

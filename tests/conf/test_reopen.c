@@ -8,6 +8,7 @@
 #include "test.h"
 #include "request.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -219,6 +220,41 @@ static void two_threads_replace_an_old_route(void **state)
 	penstock_close(storage);
 }
 
+/* When penstock_prepare has returned, the lanes have loaded and run the kernels for requests in
+ * stream order, and make no further call of the driver. The number of calls is known only with the
+ * stand-in. */
+static void prepared_lanes_do_not_call_the_driver(void **state)
+{
+	static const char *const symbols[] = {"cuModuleLoadData", "cuLaunchKernel",
+					      "cuMemHostRegister_v2"};
+	unsigned long (*calls)(const char *symbol) = NULL;
+
+	(void)state;
+	for (unsigned i = 0; i < 20; i++) {
+		struct penstock_device *dev = open_device("cuda:0");
+		struct penstock_storage *st = open_storage(0);
+		void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+		unsigned long before[3], ready[3];
+
+		if (lib)
+			*(void **)&calls = dlsym(lib, "pst_standin_calls");
+		for (unsigned k = 0; calls && k < 3; k++)
+			before[k] = calls(symbols[k]);
+		assert_int_equal(penstock_prepare(st, dev, PENSTOCK_READ), 0);
+		for (unsigned k = 0; calls && k < 3; k++)
+			ready[k] = calls(symbols[k]);
+		usleep(5000);
+		for (unsigned k = 0; calls && k < 3; k++) {
+			assert_true(ready[k] > before[k]);
+			assert_int_equal(calls(symbols[k]), ready[k]);
+		}
+		if (lib)
+			dlclose(lib);
+		penstock_close(st);
+		close_device(dev);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +262,7 @@ int main(void)
 		cmocka_unit_test(windows_registered_with_a_closed_device),
 		cmocka_unit_test(pointer_lookup_while_devices_change),
 		cmocka_unit_test(two_threads_replace_an_old_route),
+		cmocka_unit_test(prepared_lanes_do_not_call_the_driver),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -636,6 +636,7 @@ class Streams(unittest.TestCase):
                 del queue, pending, requests
                 steps = first
                 try:
+                    sys._getframe().f_trace_opcodes = True  # Else Python 3.12 traces no steps.
                     sys.settrace(trace)
                     _passed.settle()
                 except KeyboardInterrupt:

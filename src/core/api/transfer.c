@@ -150,5 +150,6 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 	lane = pst_pump_borrow(atomic_load(&dev->pump));
 	if (lane)
 		pst_pump_return(lane);
+	pst_pump_await_ready(atomic_load(&dev->pump));
 	return 0;
 }

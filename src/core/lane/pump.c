@@ -74,6 +74,25 @@ static void start_report_pinned(struct pst_pump_start *start)
 	pthread_mutex_unlock(&start->lock);
 }
 
+/* Counts a lane that is ready. */
+static void start_report_ready(struct pst_pump_start *start)
+{
+	pthread_mutex_lock(&start->lock);
+	start->ready++;
+	pthread_cond_broadcast(&start->cond);
+	pthread_mutex_unlock(&start->lock);
+}
+
+void pst_pump_await_ready(struct pst_pump *pump)
+{
+	struct pst_pump_start *start = &pump->start;
+
+	pthread_mutex_lock(&start->lock);
+	while (start->ready < pump->lane_count)
+		pthread_cond_wait(&start->cond, &start->lock);
+	pthread_mutex_unlock(&start->lock);
+}
+
 static void *lane_main(void *arg)
 {
 	struct pst_lane *lane = arg;
@@ -90,6 +109,7 @@ static void *lane_main(void *arg)
 	 * get work earlier. */
 	if (go && lane->index == pump->lane_count - 1 && pump->dev->ops->stream_prepare)
 		pump->dev->ops->stream_prepare(pump->dev);
+	start_report_ready(&pump->start);
 	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
 		pst_lane_turn(lane, -1);
 	pst_lane_close(lane);

@@ -33,6 +33,9 @@ struct pst_pump_start {
 	/* Number of lanes that have opened or failed to open, and number of lanes that failed. */
 	unsigned open, failed;
 	bool pinned; /* the first lane has pinned its staging memory */
+	/* Number of lanes that have pinned their staging memory. The last lane has also prepared
+	 * the device for stream-ordered requests. */
+	unsigned ready;
 };
 
 /* A member of a pump: an inline lane, which uses the pump's device but has no thread and is not in
@@ -101,6 +104,10 @@ int pst_pump_open_plain(const struct pst_pump *of, struct penstock_device *host,
 			struct pst_streams *streams, const struct pst_stream_hooks *hooks,
 			struct pst_pump **out, struct pst_err *err);
 void pst_pump_close_plain(struct pst_pump *pump);
+
+/* Waits until all lanes are ready: see struct pst_pump_start. Then the lanes' threads make no driver
+ * call before they get a request. Any thread. */
+void pst_pump_await_ready(struct pst_pump *pump);
 
 /* Returns the number of bytes in the staging memory of all lanes in pump->lanes. */
 size_t pst_pump_ring_bytes(const struct pst_pump *pump);
