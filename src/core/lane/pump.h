@@ -105,8 +105,8 @@ int pst_pump_open_plain(const struct pst_pump *of, struct penstock_device *host,
 			struct pst_pump **out, struct pst_err *err);
 void pst_pump_close_plain(struct pst_pump *pump);
 
-/* Waits until all lanes are ready: see struct pst_pump_start. Then the lanes' threads make no driver
- * call before they get a request. Any thread. */
+/* Waits until all lanes are ready: see struct pst_pump_start. Then the lanes' threads make no call
+ * of the driver before they get a request. Any thread. */
 void pst_pump_await_ready(struct pst_pump *pump);
 
 /* Returns the number of bytes in the staging memory of all lanes in pump->lanes. */
