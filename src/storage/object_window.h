@@ -77,6 +77,9 @@ struct pst_object_grant {
 	/* cards: number of network cards of the window's transport; tries: number of repetitions
 	 * that pst_object_grant_next has counted */
 	unsigned cards, tries;
+	unsigned card;	 /* index of the window's network card (pst_wire_window_card) */
+	uint64_t failed; /* bit mask of the cards before each of these repetitions */
+	bool repeats;	 /* pst_object_grant_next has demanded another card */
 	/* whether the server has not moved the bytes, for a reason that another card may change */
 	bool card_failed;
 	const char *transport;			/* name of the transport; static */
@@ -118,7 +121,8 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 bool pst_object_grant_has_card(const struct pst_object_grant *grant);
 /* Returns the same after the release, and counts the repetition. If the result is true, the caller
  * opens the grant again with the same window. The window then gets another card, because windows
- * avoid a card after a failure (wire/nics.h). */
+ * avoid a card after a failure (wire/nics.h). If only cards are left that this request has tried,
+ * pst_object_grant_open fails. */
 bool pst_object_grant_next(struct pst_object_grant *grant);
 /* Calls pst_object_grant_next, opens the grant again, and adds the new token to `call`, which has
  * ended. Returns true if the caller must start the call again. */

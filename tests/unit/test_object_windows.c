@@ -500,6 +500,50 @@ static void next_card(void **state)
 	hubs_close();
 }
 
+/* Sets whether the network card of each listener has a link, as if it had just been read. */
+static void links_set(const bool *is_up)
+{
+	struct pst_wire_client *client = hubs->client;
+
+	for (unsigned i = 0; i < client->listener_count; i++) {
+		struct pst_wire_nic *nic = &client->listeners[i].nic;
+
+		snprintf(nic->name, sizeof(nic->name), "test%u", i);
+		atomic_store(&nic->is_down, !is_up[i]);
+		atomic_store(&nic->known_ms, pst_now_ns() / 1000000);
+	}
+}
+
+/* A request is never repeated through a card that has failed, even if the other cards have no
+ * link. */
+static void next_card_without_link(void **state)
+{
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_object_call call = {.method = "GET", .place = &place};
+	struct pst_object_windows *windows;
+	struct pst_window *window;
+	struct pst_err err;
+
+	(void)state;
+	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3,127.0.0.4", &err);
+	assert_non_null(windows);
+	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
+	links_set((const bool[]){true, false, true});
+	assert_int_equal(pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
+			 0);
+	pst_object_grant_offer(&grant, &call);
+	card_answer(&grant, &call, "127.0.0.2", "501", true);
+	links_set((const bool[]){true, false, true});
+	assert_true(pst_object_grant_again(&grant, &call));
+	card_answer(&grant, &call, "127.0.0.4", "501", true);
+	links_set((const bool[]){true, false, true});
+	assert_false(pst_object_grant_again(&grant, &call));
+	/* The failed repetition has released its window, so that it can be closed. */
+	window->close(window);
+	assert_int_equal(hubs->client->buffer_count, 0);
+	hubs_close();
+}
+
 /* The client asks the functions of the device table for the nearest card. */
 static void cards_of_a_host(void **state)
 {
@@ -526,6 +570,7 @@ int main(void)
 		cmocka_unit_test(transports_of_a_host),
 		cmocka_unit_test(addresses_of_a_host),
 		cmocka_unit_test(next_card),
+		cmocka_unit_test(next_card_without_link),
 		cmocka_unit_test(cards_of_a_host),
 	};
 
