@@ -629,17 +629,22 @@ bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_ca
 	return true;
 }
 
-bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call)
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call,
+			      pthread_mutex_t *guard)
 {
 	struct pst_err err;
+	bool started;
 
 	if (!pst_object_grant_again(grant, call))
 		return false;
-	if (!pst_http_start(&call->http, &err))
-		return true;
-	/* no need to wait: the server never received the token */
-	pst_object_grant_close(grant);
-	return false;
+	/* A call that was cancelled before it is started would wait until the limit of calls in
+	 * flight lets it end. */
+	pthread_mutex_lock(guard);
+	started = !atomic_load(&call->http.cancelled) && !pst_http_start(&call->http, &err);
+	pthread_mutex_unlock(guard);
+	if (!started)
+		pst_object_grant_wait(grant); /* the server never received the token */
+	return started;
 }
 
 unsigned pst_object_reply_fill(const struct pst_http_head *head,

@@ -127,9 +127,11 @@ bool pst_object_grant_next(struct pst_object_grant *grant);
 /* Calls pst_object_grant_next, opens the grant again, and adds the new token to `call`, which has
  * ended. Returns true if the caller must start the call again. */
 bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_call *call);
-/* Calls pst_object_grant_again, and starts the call. Returns true if it was started: it may then
- * have ended already. If the call was cancelled after its end, it ends again at once. */
-bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call);
+/* Calls pst_object_grant_again, and starts the call, unless it was cancelled after its end. `guard`
+ * is the lock under which other threads cancel the call. Returns true if the call was started: it
+ * may then have ended already. */
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call,
+			      pthread_mutex_t *guard);
 /* Stores in `err` why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
 /* The headers of a response that pst_wire_judge needs, and memory for their values. */

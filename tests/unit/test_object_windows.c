@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "core/machine/nic.h"
+#include "io/http_endpoint.h"
 #include "s3/token.h"
 #include "wire/client.h"
 #include "wire/transport.h"
@@ -544,6 +545,34 @@ static void next_card_without_link(void **state)
 	hubs_close();
 }
 
+/* A request that is cancelled between its end and its repetition is not started again. The limit of
+ * requests in flight could delay its end. */
+static void next_card_cancelled(void **state)
+{
+	static struct pst_http_endpoint full = {.host = "test", .waiting_end = &full.waiting};
+	static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+	static struct pst_object_call call = {.method = "GET", .place = &place};
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_object_windows *windows;
+	struct pst_window *window;
+	struct pst_err err;
+
+	(void)state;
+	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3", &err);
+	assert_non_null(windows);
+	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
+	assert_int_equal(pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
+			 0);
+	call.http.endpoint = &full;
+	pst_object_grant_offer(&grant, &call);
+	card_answer(&grant, &call, "127.0.0.2", "501", true);
+	assert_false(pst_http_cancel(&call.http));
+	assert_false(pst_object_grant_restart(&grant, &call, &guard));
+	window->close(window);
+	assert_int_equal(hubs->client->buffer_count, 0);
+	hubs_close();
+}
+
 /* The client asks the functions of the device table for the nearest card. */
 static void cards_of_a_host(void **state)
 {
@@ -571,6 +600,7 @@ int main(void)
 		cmocka_unit_test(addresses_of_a_host),
 		cmocka_unit_test(next_card),
 		cmocka_unit_test(next_card_without_link),
+		cmocka_unit_test(next_card_cancelled),
 		cmocka_unit_test(cards_of_a_host),
 	};
 
