@@ -624,6 +624,7 @@ bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_ca
 	call->exchange = NULL;
 	/* Counts the attempts of the next request from 0. */
 	call->http.tries = call->http.attempts = 0;
+	memset(&call->http.head, 0, sizeof(call->http.head));
 	call->http.patience_s = call->place->url.timeout_s; /* before the offer adds to it */
 	pst_object_grant_offer(grant, call);
 	return true;

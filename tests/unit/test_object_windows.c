@@ -482,6 +482,8 @@ static void next_card(void **state)
 		call.http.attempts = call.http.tries = 5;
 		assert_true(pst_object_grant_again(&grant, &call));
 		assert_int_equal(call.http.attempts + call.http.tries, 0);
+		/* If no response comes, the error must not be that of the last response. */
+		assert_int_equal(call.http.head.status, 0);
 		card_answer(&grant, &call, "127.0.0.3", "501", false);
 		assert_false(pst_object_grant_again(&grant, &call));
 	}
