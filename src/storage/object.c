@@ -586,7 +586,8 @@ static void read_released(struct pst_object_grant *grant)
 	struct object_read *read = read_of(grant);
 	int64_t result = read->result;
 
-	if (result == -EOPNOTSUPP && pst_object_grant_restart(&read->grant, &read->call))
+	if (result == -EOPNOTSUPP &&
+	    pst_object_grant_restart(&read->grant, &read->call, &read->object->lock))
 		return;
 	if (!result && grant->result) {
 		read->io->err = grant->err;

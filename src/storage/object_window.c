@@ -24,6 +24,7 @@
 #include "wire/exchange.h"
 
 _Static_assert(PST_OBJECT_ADDRESSES_MAX == PST_WIRE_NICS_MAX, "see object_url.h");
+_Static_assert(PST_WIRE_LISTENERS_MAX <= 64, "grant->failed has one bit for each");
 
 /* If a server declines DECLINES_MAX tokens in a row, the client sends it none for PAUSE_NS. For
  * example, the server may be busy. */
@@ -535,6 +536,7 @@ static void grant_set(struct pst_object_grant *grant, struct pst_object_windows 
 	pst_wire_window_info(grant->inner, &info);
 	if (grant->window != window)
 		grant->tries = 0;
+	grant->card = pst_wire_window_card(grant->inner);
 	grant->cards = pst_wire_window_cards(grant->inner);
 	grant->card_failed = false;
 	grant->windows = windows;
@@ -548,15 +550,38 @@ static void grant_set(struct pst_object_grant *grant, struct pst_object_windows 
 	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
 }
 
+/* Checks that a window that was opened to repeat a request has a card that has not failed. It may
+ * have a card that has, if no other card has a link or can register the memory. Then closes the
+ * window, and fails. */
+static int grant_check_card(struct pst_object_grant *grant, struct pst_err *err)
+{
+	char note[PENSTOCK_TEXT_MAX + 160];
+
+	if (grant->failed >> pst_wire_window_card(grant->inner) & 1) {
+		pst_object_grant_wait(grant); /* no server has its token */
+		return pst_object_grant_why(grant, err);
+	}
+	snprintf(note, sizeof(note),
+		 "%.60s: a request is repeated through another network card: %s",
+		 grant->windows->endpoint->host, grant->verdict.text);
+	penstock_stats_note(note);
+	pst_log(PST_LOG_INFO, "object", "%s", note);
+	return 0;
+}
+
 int pst_object_grant_open(struct pst_object_grant *grant, struct pst_object_windows *windows,
 			  struct pst_window *window, enum penstock_op op, uint64_t len,
 			  struct pst_err *err)
 {
+	bool repeats = grant->repeats && grant->window == window;
 	int ret = pst_object_windows_check(windows, err);
 
+	grant->repeats = false;
 	if (!ret)
 		ret = pst_wire_window_open(((struct object_window *)window)->buffer, op, 0, len,
 					   &grant->inner, err);
+	if (!ret && repeats)
+		ret = grant_check_card(grant, err);
 	if (!ret)
 		grant_set(grant, windows, window, op, len);
 	return ret;
@@ -599,22 +624,28 @@ bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_ca
 	call->exchange = NULL;
 	/* Counts the attempts of the next request from 0. */
 	call->http.tries = call->http.attempts = 0;
+	memset(&call->http.head, 0, sizeof(call->http.head));
 	call->http.patience_s = call->place->url.timeout_s; /* before the offer adds to it */
 	pst_object_grant_offer(grant, call);
 	return true;
 }
 
-bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call)
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call,
+			      pthread_mutex_t *guard)
 {
 	struct pst_err err;
+	bool started;
 
 	if (!pst_object_grant_again(grant, call))
 		return false;
-	if (!pst_http_start(&call->http, &err))
-		return true;
-	/* no need to wait: the server never received the token */
-	pst_object_grant_close(grant);
-	return false;
+	/* A call that was cancelled before it is started would wait until the limit of calls in
+	 * flight lets it end. */
+	pthread_mutex_lock(guard);
+	started = !atomic_load(&call->http.cancelled) && !pst_http_start(&call->http, &err);
+	pthread_mutex_unlock(guard);
+	if (!started)
+		pst_object_grant_wait(grant); /* the server never received the token */
+	return started;
 }
 
 unsigned pst_object_reply_fill(const struct pst_http_head *head,
@@ -780,16 +811,12 @@ bool pst_object_grant_has_card(const struct pst_object_grant *grant)
 
 bool pst_object_grant_next(struct pst_object_grant *grant)
 {
-	char note[PENSTOCK_TEXT_MAX + 160];
-
 	if (!pst_object_grant_has_card(grant) || grant->result)
 		return false;
-	grant->tries++;
-	snprintf(note, sizeof(note),
-		 "%.60s: a request is repeated through another network card: %s",
-		 grant->windows->endpoint->host, grant->verdict.text);
-	penstock_stats_note(note);
-	pst_log(PST_LOG_INFO, "object", "%s", note);
+	if (!grant->tries++)
+		grant->failed = 0;
+	grant->failed |= UINT64_C(1) << grant->card;
+	grant->repeats = true;
 	return true;
 }
 

@@ -77,6 +77,9 @@ struct pst_object_grant {
 	/* cards: number of network cards of the window's transport; tries: number of repetitions
 	 * that pst_object_grant_next has counted */
 	unsigned cards, tries;
+	unsigned card;	 /* index of the window's network card (pst_wire_window_card) */
+	uint64_t failed; /* bit mask of the cards before each of these repetitions */
+	bool repeats;	 /* pst_object_grant_next has demanded another card */
 	/* whether the server has not moved the bytes, for a reason that another card may change */
 	bool card_failed;
 	const char *transport;			/* name of the transport; static */
@@ -118,14 +121,17 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 bool pst_object_grant_has_card(const struct pst_object_grant *grant);
 /* Returns the same after the release, and counts the repetition. If the result is true, the caller
  * opens the grant again with the same window. The window then gets another card, because windows
- * avoid a card after a failure (wire/nics.h). */
+ * avoid a card after a failure (wire/nics.h). If only cards are left that this request has tried,
+ * pst_object_grant_open fails. */
 bool pst_object_grant_next(struct pst_object_grant *grant);
 /* Calls pst_object_grant_next, opens the grant again, and adds the new token to `call`, which has
  * ended. Returns true if the caller must start the call again. */
 bool pst_object_grant_again(struct pst_object_grant *grant, struct pst_object_call *call);
-/* Calls pst_object_grant_again, and starts the call. Returns true if it was started: it may then
- * have ended already. If the call was cancelled after its end, it ends again at once. */
-bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call);
+/* Calls pst_object_grant_again, and starts the call, unless it was cancelled after its end. `guard`
+ * is the lock under which other threads cancel the call. Returns true if the call was started: it
+ * may then have ended already. */
+bool pst_object_grant_restart(struct pst_object_grant *grant, struct pst_object_call *call,
+			      pthread_mutex_t *guard);
 /* Stores in `err` why the bytes did not come through the window. Returns -EOPNOTSUPP. */
 int pst_object_grant_why(const struct pst_object_grant *grant, struct pst_err *err);
 /* The headers of a response that pst_wire_judge needs, and memory for their values. */

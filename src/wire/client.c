@@ -348,6 +348,11 @@ unsigned pst_wire_window_cards(const struct pst_wire_grant *grant)
 	return pst_wire_nic_count(grant);
 }
 
+unsigned pst_wire_window_card(const struct pst_wire_grant *grant)
+{
+	return (unsigned)(grant->listener - grant->buffer->client->listeners);
+}
+
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant)
 {
 	return grant->ops->dma;

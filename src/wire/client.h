@@ -62,6 +62,9 @@ int pst_wire_window_take(struct pst_wire_client *client, void *mem, uint64_t len
 bool pst_wire_client_takes_files(const struct pst_wire_client *client);
 /* Returns the number of network cards on which the window's transport listens for servers. */
 unsigned pst_wire_window_cards(const struct pst_wire_grant *grant);
+/* Returns a number, lower than PST_WIRE_LISTENERS_MAX, of the window's transport and network card:
+ * windows with the same number are served by the same card. */
+unsigned pst_wire_window_card(const struct pst_wire_grant *grant);
 /* Returns whether the window's transport moves bytes by DMA only, without a CPU. */
 bool pst_wire_window_is_dma(const struct pst_wire_grant *grant);
 void pst_wire_window_info(const struct pst_wire_grant *grant,

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "core/machine/nic.h"
+#include "io/http_endpoint.h"
 #include "s3/token.h"
 #include "wire/client.h"
 #include "wire/transport.h"
@@ -481,6 +482,8 @@ static void next_card(void **state)
 		call.http.attempts = call.http.tries = 5;
 		assert_true(pst_object_grant_again(&grant, &call));
 		assert_int_equal(call.http.attempts + call.http.tries, 0);
+		/* If no response comes, the error must not be that of the last response. */
+		assert_int_equal(call.http.head.status, 0);
 		card_answer(&grant, &call, "127.0.0.3", "501", false);
 		assert_false(pst_object_grant_again(&grant, &call));
 	}
@@ -497,6 +500,78 @@ static void next_card(void **state)
 		assert_false(pst_object_grant_again(&grant, &call));
 	}
 	window->close(window);
+	hubs_close();
+}
+
+/* Sets whether the network card of each listener has a link, as if it had just been read. */
+static void links_set(const bool *is_up)
+{
+	struct pst_wire_client *client = hubs->client;
+
+	for (unsigned i = 0; i < client->listener_count; i++) {
+		struct pst_wire_nic *nic = &client->listeners[i].nic;
+
+		snprintf(nic->name, sizeof(nic->name), "test%u", i);
+		atomic_store(&nic->is_down, !is_up[i]);
+		atomic_store(&nic->known_ms, pst_now_ns() / 1000000);
+	}
+}
+
+/* A request is never repeated through a card that has failed, even if the other cards have no
+ * link. */
+static void next_card_without_link(void **state)
+{
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_object_call call = {.method = "GET", .place = &place};
+	struct pst_object_windows *windows;
+	struct pst_window *window;
+	struct pst_err err;
+
+	(void)state;
+	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3,127.0.0.4", &err);
+	assert_non_null(windows);
+	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
+	links_set((const bool[]){true, false, true});
+	assert_int_equal(pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
+			 0);
+	pst_object_grant_offer(&grant, &call);
+	card_answer(&grant, &call, "127.0.0.2", "501", true);
+	links_set((const bool[]){true, false, true});
+	assert_true(pst_object_grant_again(&grant, &call));
+	card_answer(&grant, &call, "127.0.0.4", "501", true);
+	links_set((const bool[]){true, false, true});
+	assert_false(pst_object_grant_again(&grant, &call));
+	/* The failed repetition has released its window, so that it can be closed. */
+	window->close(window);
+	assert_int_equal(hubs->client->buffer_count, 0);
+	hubs_close();
+}
+
+/* A request that is cancelled between its end and its repetition is not started again. The limit of
+ * requests in flight could delay its end. */
+static void next_card_cancelled(void **state)
+{
+	static struct pst_http_endpoint full = {.host = "test", .waiting_end = &full.waiting};
+	static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+	static struct pst_object_call call = {.method = "GET", .place = &place};
+	struct pst_object_grant grant = {.windows = NULL};
+	struct pst_object_windows *windows;
+	struct pst_window *window;
+	struct pst_err err;
+
+	(void)state;
+	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3", &err);
+	assert_non_null(windows);
+	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
+	assert_int_equal(pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
+			 0);
+	call.http.endpoint = &full;
+	pst_object_grant_offer(&grant, &call);
+	card_answer(&grant, &call, "127.0.0.2", "501", true);
+	assert_false(pst_http_cancel(&call.http));
+	assert_false(pst_object_grant_restart(&grant, &call, &guard));
+	window->close(window);
+	assert_int_equal(hubs->client->buffer_count, 0);
 	hubs_close();
 }
 
@@ -526,6 +601,8 @@ int main(void)
 		cmocka_unit_test(transports_of_a_host),
 		cmocka_unit_test(addresses_of_a_host),
 		cmocka_unit_test(next_card),
+		cmocka_unit_test(next_card_without_link),
+		cmocka_unit_test(next_card_cancelled),
 		cmocka_unit_test(cards_of_a_host),
 	};
 
