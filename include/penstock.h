@@ -139,8 +139,9 @@ struct penstock_device_opts;
  *			most 8, separated by commas, such as "192.0.2.1,192.0.2.2". shm1 does not
  *			use them. Each window gets the card that is nearest to its memory among
  *			the cards that have a link and have not just failed. If a transfer fails,
- *			the library repeats it through the next card. The server must permit all
- *			these addresses (penstock serve --rdma-networks). Default:
+ *			the library repeats it through the next card, unless the response already
+ *			has the bytes and rdma is not "require". The server must permit all these
+ *			addresses (penstock serve --rdma-networks). Default:
  *			PENSTOCK_RDMA_ADDRESSES, or the one address that leads to the server
  *
  * Keys and other secrets are never part of the URL or of a message. "https://HOST/..." and
@@ -1009,9 +1010,9 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * called, the first penstock_submit for the storage and the device does the same work. Any thread.
  * May block.
  *
- * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the
- * CUDA driver waits until the context is idle. A lane also loads the kernel that copies for
- * requests in stream order, which waits for an idle context, too. So call this function before the
+ * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the CUDA
+ * driver waits until the context is idle. A lane also loads the kernel that copies for requests in
+ * stream order. This load, too, waits until the context is idle. So call this function before the
  * device is busy. Never call it while work on the device waits for the calling thread. When the
  * function has returned, the lanes call the driver only for requests. Without this call, the kernel
  * may still be loading after the device's first penstock_alloc or transfer. If a stream then waits
@@ -1440,9 +1441,11 @@ struct penstock_late {
  * A stream has passed a request when it has executed all operations that penstock_submit queued for
  * the request. After that, the stream does not access the buffers of the request. The result is 0
  * from penstock_submit on until then. When a request completes, its stream has normally passed it.
- * Only after penstock_cancel or its deadline may a request complete earlier. If the driver fails
- * while penstock_submit queues the operations, penstock_submit refuses the request. Then, too, the
- * result is 0 until the stream has executed the operations that were queued.
+ * A request may complete earlier only if it is cancelled (penstock_cancel, penstock_queue_close),
+ * its deadline passes, or the device fails. If the driver fails while penstock_submit queues the
+ * operations, penstock_submit refuses the request. The result is then 0 until the stream has
+ * executed the operations that were queued. If the driver also refuses the store that marks their
+ * end, the result stays 0 until the device is closed.
  *
  * The stream itself stores in host memory that it has passed a request, and this function reads
  * that memory. So it makes no driver call, does not wait for any stream, and does not disturb

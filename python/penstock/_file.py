@@ -181,9 +181,9 @@ class File:
             offset, length, at: as in read, or Late numbers, whose values are read when the stream
                 reaches the read. Late numbers need a single contiguous tensor.
             stream: a CUDA stream of torch, cupy, numba or cuda.core, or a handle as an int. The
-                tensors must be on the stream's GPU. The File keeps an object until the stream has
-                passed the transfer. A stream may be destroyed before that: it still executes the
-                work that is queued on it.
+                tensors must be on the stream's GPU. If the stream is an object, the File keeps it
+                until the stream has passed the transfer. A stream may be destroyed before that: it
+                still executes the work that is queued on it.
             early: whether the file may be read before the stream reaches the read, so that several
                 reads overlap. Only the copy to the tensors is then in stream order. No earlier work
                 of the stream may write these bytes of the file.

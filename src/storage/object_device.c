@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Implements object_device.h with the function tables of devices. The functions run on worker
- * threads ("lanes"), except order_writes and those of network cards. order_writes runs on the
- * thread that releases a window, and those of network cards run on the thread that opens one.
+ * threads ("lanes"), with these exceptions: order_writes runs on the thread that releases a window,
+ * nic_distance and nic_is_up on the thread that opens a window, and nic_find on the thread that
+ * first needs a client.
  */
 #include "storage/object_device.h"
 

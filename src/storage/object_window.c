@@ -26,8 +26,8 @@
 _Static_assert(PST_OBJECT_ADDRESSES_MAX == PST_WIRE_NICS_MAX, "see object_url.h");
 _Static_assert(PST_WIRE_LISTENERS_MAX <= 64, "grant->failed has one bit for each");
 
-/* If a server declines DECLINES_MAX tokens in a row, the client sends it none for PAUSE_NS. For
- * example, the server may be busy. */
+/* If a server declines DECLINES_MAX tokens in a row, multiplied by the number of the client's
+ * network cards, the client sends it none for PAUSE_NS. For example, the server may be busy. */
 #define DECLINES_MAX 32
 #define PAUSE_NS 60000000000u
 /* If a test has shown that a server has no access to a device's memory, the next test is made after
@@ -550,9 +550,9 @@ static void grant_set(struct pst_object_grant *grant, struct pst_object_windows 
 	grant->verdict = (struct penstock_object_verdict)PENSTOCK_OBJECT_VERDICT_INIT;
 }
 
-/* Checks that a window that was opened to repeat a request has a card that has not failed. It may
- * have a card that has, if no other card has a link or can register the memory. Then closes the
- * window, and fails. */
+/* Fails if a window that was opened to repeat a request has a network card that has already failed
+ * for this request, and closes the window. pst_wire_window_open chooses such a card if no other
+ * card has a link or can register the memory. */
 static int grant_check_card(struct pst_object_grant *grant, struct pst_err *err)
 {
 	char note[PENSTOCK_TEXT_MAX + 160];
@@ -739,7 +739,7 @@ static enum penstock_object_next grant_note(struct pst_object_grant *grant)
 {
 	struct pst_object_windows *windows = grant->windows;
 	/* If the server does not reach one of several cards, it declines the tokens of all windows
-	 * that are open with this card. */
+	 * that are open with this card. The other cards must still get their turn. */
 	const unsigned declines_max = DECLINES_MAX * (grant->cards ? grant->cards : 1);
 
 	if (!grant->window)

@@ -78,7 +78,7 @@ struct pst_object_grant {
 	 * that pst_object_grant_next has counted */
 	unsigned cards, tries;
 	unsigned card;	 /* index of the window's network card (pst_wire_window_card) */
-	uint64_t failed; /* bit mask of the cards before each of these repetitions */
+	uint64_t failed; /* bit mask of the cards that have failed for this request */
 	bool repeats;	 /* pst_object_grant_next has demanded another card */
 	/* whether the server has not moved the bytes, for a reason that another card may change */
 	bool card_failed;
@@ -119,10 +119,12 @@ enum penstock_object_next pst_object_grant_judge(struct pst_object_grant *grant,
 /* Returns whether the request can be repeated through another network card, because the server has
  * not moved the bytes, and not all cards have been tried. */
 bool pst_object_grant_has_card(const struct pst_object_grant *grant);
-/* Returns the same after the release, and counts the repetition. If the result is true, the caller
- * opens the grant again with the same window. The window then gets another card, because windows
- * avoid a card after a failure (wire/nics.h). If only cards are left that this request has tried,
- * pst_object_grant_open fails. */
+/* Called after the window was released. Returns whether the request is to be repeated through
+ * another card (pst_object_grant_has_card, and the grant has no error). If so, counts the
+ * repetition and marks the card as failed. If the result is true, the caller opens the grant again
+ * with the same window. The window then gets another card, because windows avoid a card after a
+ * failure (wire/nics.h). If only cards are left that this request has tried, pst_object_grant_open
+ * fails. */
 bool pst_object_grant_next(struct pst_object_grant *grant);
 /* Calls pst_object_grant_next, opens the grant again, and adds the new token to `call`, which has
  * ended. Returns true if the caller must start the call again. */

@@ -32,8 +32,10 @@ struct rank {
 	uint64_t avoid_ns; /* time until which windows avoid the card; 0: they do not */
 };
 
-/* Among cards that windows avoid, the card whose failure is the oldest comes first. So a request
- * that is repeated after a failure gets another card, even if all cards have failed. */
+/* Returns whether card `a` comes after card `b`. Of two avoided cards with the same state of the
+ * link, the card with the later failure comes after the other, whatever the distances. Otherwise
+ * the card with the higher `total` does. So a request that is repeated after a failure gets another
+ * card, even if all cards have failed. */
 static bool is_worse(const struct rank *a, const struct rank *b)
 {
 	if (a->avoid_ns && b->avoid_ns && (a->total < RANK_DOWN) == (b->total < RANK_DOWN))

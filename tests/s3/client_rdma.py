@@ -419,7 +419,7 @@ def case_several_cards():
 
 
 def case_card_without_link():
-    """A card whose link is down is not offered to the server."""
+    """A card whose link is down is not offered to the server while another card has a link."""
     in_namespace("--card-without-link", "--net", "--mount")
 
 

@@ -457,7 +457,8 @@ static void card_answer(struct pst_object_grant *grant, struct pst_object_call *
 }
 
 /* If the server declines a token, the request is repeated with a token for the next card, but only
- * once for each card. Only after many declines by each card, the server gets no more tokens. */
+ * once for each card. The server gets no more tokens only after it has declined 32 in a row for
+ * each card. */
 static void next_card(void **state)
 {
 	struct pst_object_grant grant = {.windows = NULL};

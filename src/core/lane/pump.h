@@ -33,8 +33,8 @@ struct pst_pump_start {
 	/* Number of lanes that have opened or failed to open, and number of lanes that failed. */
 	unsigned open, failed;
 	bool pinned; /* the first lane has pinned its staging memory */
-	/* Number of lanes that have pinned their staging memory. The last lane has also prepared
-	 * the device for stream-ordered requests. */
+	/* Number of lanes that have finished their start, also if they could not open or pin their
+	 * memory. The last lane has first prepared the device for stream-ordered requests. */
 	unsigned ready;
 };
 

@@ -94,7 +94,8 @@ struct pst_stage {
 	 * request queues on it. Not set for a captured request. */
 	const void *stream;
 	unsigned ops;
-	/* True if requests of other stages were in flight when this one was submitted. */
+	/* True if the device's streams had yet to pass other requests when the stage's request was
+	 * submitted. Captured requests do not count. */
 	bool crowded;
 };
 

@@ -31,14 +31,15 @@
 /* Requests of at least this many bytes are passed from the lane that polls the streams to other
  * lanes. */
 #define SPREAD_BYTES (256u << 10)
-/* The same for early reads of a burst with effort fast. */
+/* SPREAD_BYTES for early reads of a burst with effort fast. A burst is submitted while other
+ * stream-ordered requests of the device are in flight. */
 #define SPREAD_BYTES_BURST (32u << 10)
 /* Maximum length in bytes of a read that pst_stream_fill carries out. For longer reads, several
  * lanes are faster than the thread that submits. */
 #define FILL_BYTES (64u << 10)
-/* The same for early reads of a burst. The thread that submits limits a burst's speed, so it leaves
- * longer reads to the lanes: early reads of 64 KiB then move 1.6 times as many bytes a second with
- * effort fast (H200). */
+/* FILL_BYTES for early reads of a burst. The thread that submits limits a burst's speed, so it
+ * leaves longer reads to the lanes: early reads of 64 KiB then move 1.6 times as many bytes a
+ * second with effort fast (H200). */
 #define FILL_BYTES_BURST (16u << 10)
 /* Time in ns for which a submit queries a stream that has passed its latest request, but that the
  * driver does not yet report to be idle. */
