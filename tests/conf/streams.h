@@ -2,7 +2,7 @@
 /*
  * Fixture of the tests of stream order: a GPU, its CUDA context, which is made current, and a file
  * of known bytes. The GPU is the first one of the simulated CUDA driver (the stand-in), or the
- * machine's own if PENSTOCK_STANDIN=0. Only test_stream.c and test_whole.c include this file.
+ * machine's own if PENSTOCK_STANDIN=0.
  */
 #ifndef STREAMS_H
 #define STREAMS_H

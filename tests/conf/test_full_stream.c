@@ -5,74 +5,14 @@
  * queue of the GPU, and another stream must execute requests meanwhile. With PENSTOCK_STANDIN=0 the
  * tests use the machine's own driver.
  */
-#include "../graphs.h"
-#include "streams.h"
+#include "gate.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 
-#define LIMIT 20000000000LL /* timeout in ns; only a hang lasts that long */
-#define OPS_MAX 320u	    /* see penstock_late */
-#define SEGS 40u
-#define MANY 200 /* more requests than a stream may have */
-
-static struct pst_cu_stream *held, *other;
-static struct penstock_queue *q;
-static struct penstock_storage *out; /* the file of `st`, opened for writing */
-static char *mem;
-static uint64_t *gate, gate_turn;
-
-static int full_setup(void **state)
-{
-	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	struct penstock_queue_opts queue_opts = PENSTOCK_QUEUE_OPTS_INIT;
-	void *ptr;
-
-	opts.flags = PENSTOCK_O_WRITE;
-	queue_opts.segs_max = SEGS;
-	if (setup(state) || graphs_load() || penstock_open(path, &opts, &out) ||
-	    penstock_queue_open(&queue_opts, &q) || penstock_alloc(gpu, FILE_LEN, &ptr) ||
-	    penstock_prepare(st, gpu, PENSTOCK_READ) ||
-	    api->cuMemHostAlloc((void **)&gate, 4096, 2))
-		return -1;
-	mem = ptr;
-	*gate = 0;
-	/* Two streams that are created one after the other use different hardware queues. */
-	return api->cuStreamCreateWithPriority(&held, PST_CU_STREAM_NON_BLOCKING, 0) ||
-	       api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0);
-}
-
-static int full_teardown(void **state)
-{
-	api->cuStreamDestroy(held);
-	api->cuStreamDestroy(other);
-	penstock_queue_close(q);
-	penstock_close(out);
-	penstock_free(gpu, mem);
-	api->cuMemFreeHost(gate);
-	return teardown(state);
-}
-
-static void gate_shut(void)
-{
-	assert_int_equal(
-		api->cuStreamWaitValue64(held, (uintptr_t)gate, ++gate_turn, PST_CU_WAIT_GEQ),
-		PST_CU_OK);
-}
-
-static void gate_open(void)
-{
-	__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
-}
-
-static void await(int64_t result)
-{
-	struct penstock_done done;
-
-	assert_int_equal(penstock_wait(q, &done, 1, 1, LIMIT), 1);
-	assert_int_equal(done.result, result);
-}
+#define OPS_MAX 320u /* see penstock_late */
+#define MANY 200     /* more requests than a stream may have */
 
 /* Submits the request, whose stream waits for the gate, until the library refuses it. Returns the
  * number of accepted requests. */
@@ -119,7 +59,7 @@ static void kind_fills(unsigned segs, uint64_t len, unsigned ops, enum penstock_
 	req.stream = held;
 	req.flags = flags;
 	req.late = &late;
-	gate_shut();
+	gate_shut(held);
 	count = stream_fill(&req, NULL);
 	other_executes();
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EAGAIN);
@@ -157,7 +97,7 @@ static void cancelled_requests_count(void **state)
 	unsigned count;
 
 	(void)state;
-	gate_shut();
+	gate_shut(held);
 	count = stream_fill(&req, ids);
 	for (unsigned i = 0; i < count; i++)
 		penstock_cancel(q, ids[i]);
@@ -185,7 +125,7 @@ static void captures_do_not_count(void **state)
 
 	(void)state;
 	captured.late = &late;
-	gate_shut();
+	gate_shut(held);
 	count = stream_fill(&req, NULL);
 	assert_int_equal(graphs.begin(held, PST_CU_CAPTURE_RELAXED), PST_CU_OK);
 	for (unsigned i = 0; i < 100; i++) {
@@ -249,5 +189,5 @@ int main(void)
 	};
 
 	test_use_standin();
-	return cmocka_run_group_tests(tests, full_setup, full_teardown);
+	return cmocka_run_group_tests(tests, gate_setup, gate_teardown);
 }

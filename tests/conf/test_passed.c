@@ -5,8 +5,7 @@
  * if the requests have completed before, and 1 when the stream has passed them. With
  * PENSTOCK_STANDIN=0 the tests use the machine's own driver.
  */
-#include "../graphs.h"
-#include "streams.h"
+#include "gate.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,57 +14,10 @@
 #include <stdbool.h>
 #include <sys/wait.h>
 
-#define LIMIT 20000000000LL /* timeout in ns; only a hang lasts that long */
 #define ROUNDS 200
 
-static struct pst_cu_stream *held, *other;
-static struct penstock_queue *q;
-static struct penstock_storage *out; /* the file of `st`, opened for writing */
-static char *mem;
-static uint64_t *gate, gate_turn;
 /* Their addresses are the user pointers of requests. */
 static char user_a, user_b;
-
-static int passed_setup(void **state)
-{
-	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	void *ptr;
-
-	opts.flags = PENSTOCK_O_WRITE;
-	if (setup(state) || graphs_load() || penstock_open(path, &opts, &out) ||
-	    penstock_queue_open(NULL, &q) || penstock_alloc(gpu, FILE_LEN, &ptr) ||
-	    penstock_prepare(st, gpu, PENSTOCK_READ) ||
-	    api->cuMemHostAlloc((void **)&gate, 4096, 2))
-		return -1;
-	mem = ptr;
-	*gate = 0;
-	/* Two streams that are created one after the other use different hardware queues. */
-	return api->cuStreamCreateWithPriority(&held, PST_CU_STREAM_NON_BLOCKING, 0) ||
-	       api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0);
-}
-
-static int passed_teardown(void **state)
-{
-	api->cuStreamDestroy(held);
-	api->cuStreamDestroy(other);
-	penstock_queue_close(q);
-	penstock_close(out);
-	penstock_free(gpu, mem);
-	api->cuMemFreeHost(gate);
-	return teardown(state);
-}
-
-static void gate_shut(struct pst_cu_stream *stream)
-{
-	assert_int_equal(
-		api->cuStreamWaitValue64(stream, (uintptr_t)gate, ++gate_turn, PST_CU_WAIT_GEQ),
-		PST_CU_OK);
-}
-
-static void gate_open(void)
-{
-	__atomic_store_n(gate, gate_turn, __ATOMIC_RELEASE);
-}
 
 /* Ends a test that has failed: opens the gate, and takes the completions that are left. */
 static int case_teardown(void **state)
@@ -75,14 +27,6 @@ static int case_teardown(void **state)
 	while (penstock_wait(q, NULL, 1, 0, LIMIT) > 0)
 		;
 	return 0;
-}
-
-static void await(int64_t result)
-{
-	struct penstock_done done;
-
-	assert_int_equal(penstock_wait(q, &done, 1, 1, LIMIT), 1);
-	assert_int_equal(done.result, result);
 }
 
 static bool passed(const void *user)
@@ -459,5 +403,5 @@ int main(void)
 	};
 
 	test_use_standin();
-	return cmocka_run_group_tests(tests, passed_setup, passed_teardown);
+	return cmocka_run_group_tests(tests, gate_setup, gate_teardown);
 }
