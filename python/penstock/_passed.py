@@ -52,6 +52,8 @@ def settle() -> None:
     """Frees memory whose streams have passed the requests. Any number of threads may call this
     function at the same time. A signal handler can raise at any place, and may call this function:
     an entry is removed only after its stream has passed it."""
+    if not _owed and not _dropped:
+        return
     for reference in list(_dropped):
         for number, request in list(_watched.get(reference, {}).items()):
             owe(number, request)

@@ -435,6 +435,30 @@ static void addresses_of_a_host(void **state)
 	hubs_close();
 }
 
+/* Opens a window of a client with these network cards. */
+static struct pst_window *cards_open(const char *addresses, struct pst_object_windows **windows)
+{
+	struct pst_window *window;
+	struct pst_err err;
+
+	*windows = windows_of(false, "tcp1", addresses, &err);
+	assert_non_null(*windows);
+	assert_int_equal(pst_object_window_open(*windows, NULL, LEN, &window, &err), 0);
+	return window;
+}
+
+/* Makes another request with the window: opens its grant, and adds the token to the call. */
+static void cards_offer(struct pst_object_windows *windows, struct pst_window *window,
+			struct pst_object_grant *grant, struct pst_object_call *call)
+{
+	struct pst_err err;
+
+	grant->window = NULL;
+	assert_int_equal(pst_object_grant_open(grant, windows, window, PENSTOCK_READ, LEN, &err),
+			 0);
+	pst_object_grant_offer(grant, call);
+}
+
 /* Judges a response to a GET with the token of a grant, and releases the window, which must be at
  * this address. `has_card` tells whether another card must be left. */
 static void card_answer(struct pst_object_grant *grant, struct pst_object_call *call,
@@ -464,20 +488,12 @@ static void next_card(void **state)
 	struct pst_object_grant grant = {.windows = NULL};
 	struct pst_object_call call = {.method = "GET", .place = &place};
 	struct pst_object_windows *windows;
-	struct pst_window *window;
-	struct pst_err err;
+	struct pst_window *window = cards_open("127.0.0.2,127.0.0.3", &windows);
 
 	(void)state;
-	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3", &err);
-	assert_non_null(windows);
-	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
 	for (unsigned round = 0; round < DECLINES_MAX; round++) {
-		grant.window = NULL; /* another request */
-		assert_int_equal(
-			pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
-			0);
 		call.http.patience_s = 0;
-		pst_object_grant_offer(&grant, &call);
+		cards_offer(windows, window, &grant, &call);
 		card_answer(&grant, &call, "127.0.0.2", "501", true);
 		expect_shut(windows, PENSTOCK_WHY_NONE);
 		call.http.attempts = call.http.tries = 5;
@@ -492,11 +508,7 @@ static void next_card(void **state)
 	windows->again_ns = pst_now_ns() - 1;
 	/* A server that has moved the bytes, or that ignores tokens, gets no second token. */
 	for (unsigned ignored = 0; ignored < 2; ignored++) {
-		grant.window = NULL;
-		assert_int_equal(
-			pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
-			0);
-		pst_object_grant_offer(&grant, &call);
+		cards_offer(windows, window, &grant, &call);
 		card_answer(&grant, &call, "127.0.0.2", ignored ? "" : "206", false);
 		assert_false(pst_object_grant_again(&grant, &call));
 	}
@@ -525,17 +537,11 @@ static void next_card_without_link(void **state)
 	struct pst_object_grant grant = {.windows = NULL};
 	struct pst_object_call call = {.method = "GET", .place = &place};
 	struct pst_object_windows *windows;
-	struct pst_window *window;
-	struct pst_err err;
+	struct pst_window *window = cards_open("127.0.0.2,127.0.0.3,127.0.0.4", &windows);
 
 	(void)state;
-	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3,127.0.0.4", &err);
-	assert_non_null(windows);
-	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
 	links_set((const bool[]){true, false, true});
-	assert_int_equal(pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
-			 0);
-	pst_object_grant_offer(&grant, &call);
+	cards_offer(windows, window, &grant, &call);
 	card_answer(&grant, &call, "127.0.0.2", "501", true);
 	links_set((const bool[]){true, false, true});
 	assert_true(pst_object_grant_again(&grant, &call));
@@ -557,17 +563,11 @@ static void next_card_cancelled(void **state)
 	static struct pst_object_call call = {.method = "GET", .place = &place};
 	struct pst_object_grant grant = {.windows = NULL};
 	struct pst_object_windows *windows;
-	struct pst_window *window;
-	struct pst_err err;
+	struct pst_window *window = cards_open("127.0.0.2,127.0.0.3", &windows);
 
 	(void)state;
-	windows = windows_of(false, "tcp1", "127.0.0.2,127.0.0.3", &err);
-	assert_non_null(windows);
-	assert_int_equal(pst_object_window_open(windows, NULL, LEN, &window, &err), 0);
-	assert_int_equal(pst_object_grant_open(&grant, windows, window, PENSTOCK_READ, LEN, &err),
-			 0);
 	call.http.endpoint = &full;
-	pst_object_grant_offer(&grant, &call);
+	cards_offer(windows, window, &grant, &call);
 	card_answer(&grant, &call, "127.0.0.2", "501", true);
 	assert_false(pst_http_cancel(&call.http));
 	assert_false(pst_object_grant_restart(&grant, &call, &guard));
