@@ -376,6 +376,37 @@ static void slow_mixed_chunks_get_shorter(void **state)
 	assert_int_equal(claimed[2].len, 8 * MIB);
 }
 
+/* The first and the last chunks of a read are short, so that all lanes start and end together. If
+ * other requests are in flight, they keep the lanes busy, so the chunks of a read that is long
+ * enough for all lanes are twice as long. */
+static void chunks_among_other_requests_are_longer(void **state)
+{
+	static struct pst_lane home;
+
+	(void)state;
+	route_probe(&gpu, PENSTOCK_READ);
+	residency_set(0, 4 * MIB, PST_WARM);
+	seg_add(&gpu, 0, 2 * MIB, 4096);
+	path_state("bounce")->facts.chunk_first = MIB / 4;
+	path_state("bounce")->facts.lanes = 4;
+	req.home_lane = &home;
+	atomic_store(&home.requests, 1);
+	claim_all();
+	assert_int_equal(claimed_count, 8);
+	atomic_store(&home.requests, 2);
+	claim_all();
+	assert_int_equal(claimed_count, 4);
+	for (unsigned i = 0; i < claimed_count; i++)
+		assert_int_equal(claimed[i].len, MIB / 2);
+	segs[0].row_len = 2 * MIB - 1; /* fewer than four long chunks */
+	claim_all();
+	assert_int_equal(claimed[0].len, MIB / 4);
+	segs[0].row_len = 2 * MIB;
+	path_state("bounce")->facts.chunk_first = MIB / 2;
+	claim_all();
+	assert_int_equal(claimed[0].len, MIB / 2);
+}
+
 static void caller_thread_uses_one_long_chunk(void **state)
 {
 	(void)state;
@@ -804,6 +835,7 @@ int main(void)
 		cmocka_unit_test_setup(paths_that_are_not_mixed, setup),
 		cmocka_unit_test_setup(mixed_queries_have_the_chunks_lengths, setup),
 		cmocka_unit_test_setup(slow_mixed_chunks_get_shorter, setup),
+		cmocka_unit_test_setup(chunks_among_other_requests_are_longer, setup),
 		cmocka_unit_test_setup(caller_thread_uses_one_long_chunk, setup),
 		cmocka_unit_test_setup(mapped_stops_at_its_registration_limit, setup),
 		cmocka_unit_test_setup(mapped_moves_short_ranges_as_last_resort, setup),
