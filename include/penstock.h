@@ -1000,15 +1000,15 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * Prepares a storage and a device, so that the first request between them is as fast as later
  * ones.
  *
- * st	The storage.
+ * st	The storage, or NULL to prepare only the device.
  * dev	The device.
- * op	The direction of the requests.
+ * op	The direction of the requests. It has no effect if `st` is NULL.
  *
  * The function starts the device's lanes (threads that move data). One further lane has no thread:
- * callers of the library run it in their own threads. The function then tests every path. For a
- * direct path, it makes a test read (the canary) and compares the bytes. If this function was not
- * called, the first penstock_submit for the storage and the device does the same work. Any thread.
- * May block.
+ * callers of the library run it in their own threads. If `st` is not NULL, the function also tests
+ * every path. For a direct path, it makes a test read (the canary) and compares the bytes. If this
+ * function was not called, the first penstock_submit for the storage and the device does the same
+ * work. Any thread. May block.
  *
  * On a GPU the function creates the streams of the lanes. About once in 16 such creations, the CUDA
  * driver waits until the context is idle. A lane also loads the kernel that copies for requests in
@@ -1024,6 +1024,10 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * The path then stays unproven. After a change of such a file, the next submit tests the path
  * again, and may be slow. After eight tests that found no written extent, the library waits at
  * least 1 ms before the next test, then 2 ms, and so on up to a second.
+ *
+ * -EINVAL	`dev` is NULL, or the op is unknown
+ * -EBADF	the storage was opened for reading only, and the op is PENSTOCK_WRITE
+ * -ENOMEM	the device's threads or their memory cannot be created
  */
 PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
 				  enum penstock_op op);

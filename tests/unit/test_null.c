@@ -151,8 +151,10 @@ static void null_requests(void **state)
 	FAILS(penstock_write, st, host, NULL, 1, 0);
 	FAILS(penstock_transfer, NULL, NULL);
 	FAILS(penstock_transfer, &req, NULL);
-	FAILS(penstock_prepare, NULL, host, PENSTOCK_READ);
+	FAILS(penstock_prepare, NULL, NULL, PENSTOCK_READ);
 	FAILS(penstock_prepare, st, NULL, PENSTOCK_READ);
+	/* A NULL storage is valid: it means to prepare only the device. */
+	assert_int_equal(penstock_prepare(NULL, host, PENSTOCK_READ), 0);
 	FAILS(penstock_explain, NULL, &explanation);
 	FAILS(penstock_explain, &req, &explanation);
 	FAILS(penstock_explain, &req, NULL);

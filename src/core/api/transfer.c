@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "core/base/devices.h"
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"
 #include "core/lane/pump.h"
@@ -138,12 +139,12 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 	struct pst_lane *lane;
 	struct pst_err err;
 
-	if (!st || !dev || (unsigned)op > PENSTOCK_WRITE)
+	if (!dev || (unsigned)op > PENSTOCK_WRITE)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"the storage or device is NULL, or the op is unknown");
-	if (pst_fork_check(st->generation, &err) || pst_fork_check(dev->generation, &err))
+				"the device is NULL, or the op is unknown");
+	if ((st && pst_fork_check(st->generation, &err)) || pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
-	if (pst_route_get(st, dev, op, &route, &err))
+	if (st ? pst_route_get(st, dev, op, &route, &err) : pst_device_start(dev, &err))
 		return pst_err_publish(&err);
 	/* Borrow a lane of this device and give it back at once. The first borrowing opens the
 	 * lane, which takes time. So the first transfer need not open it. */
