@@ -95,6 +95,7 @@ static void driver_start(void)
 	standin.ipc = !env_size("PENSTOCK_STANDIN_NO_IPC", 0);
 	standin.verbose = env_size("PENSTOCK_STANDIN_VERBOSE", 0);
 	standin.delay_us = (unsigned int)env_size("PENSTOCK_STANDIN_DELAY_US", 0);
+	standin.load_ms = (unsigned int)env_size("PENSTOCK_STANDIN_LOAD_MS", 0);
 	standin.seed = env_size("PENSTOCK_STANDIN_SEED", 1);
 	for (int i = 0; i < standin.device_count; i++) {
 		standin.devices[i].primary.dev = i;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Layouts of the structs in pinned memory that the kernel pst_stream_copy reads. */
 struct kernel_round {
@@ -74,7 +75,11 @@ EXPORT enum pst_cu_result cuModuleLoadData(struct pst_cu_module **out, const voi
 	*out = calloc(1, sizeof(**out));
 	if (!*out)
 		return PST_CU_OUT_OF_MEMORY;
+	if (standin.load_ms)
+		usleep(standin.load_ms * 1000);
 	lock();
+	if (standin.load_ms)
+		ctx_idle_exclusive(ctx);
 	standin.live.modules++;
 	unlock();
 	return PST_CU_OK;

@@ -282,6 +282,7 @@ struct standin {
 	size_t range_count, range_max;
 	uint64_t seq, id, block_id;
 	unsigned int delay_us;
+	unsigned int load_ms; /* Duration of cuModuleLoadData before it waits. */
 	uint64_t seed;
 	struct pst_standin_live live;
 };
