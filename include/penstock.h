@@ -1018,7 +1018,8 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * may still be loading after the device's first penstock_alloc or transfer. If a stream then waits
  * for the program, the load waits for this stream, and the program's calls of the driver wait for
  * the load. So call this function before the first request in stream order whose stream may wait
- * for the program.
+ * for the program. If the stream of the device's first request in stream order is idle at its
+ * submit, the submit waits for the load.
  *
  * In some files, such as an empty file, no written extent exists on which a path can be tested.
  * The path then stays unproven. After a change of such a file, the next submit tests the path

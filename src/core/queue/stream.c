@@ -361,6 +361,25 @@ static int capture_check(const struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
+/* Waits until the device's lanes are ready, if the stream is idle. Until they are, a lane may load
+ * a kernel. If a stream then starts to wait for the application, the load waits for this stream,
+ * and calls of the driver wait for the load. If the stream has work, the function does not wait,
+ * because the work may wait for the calling thread. It does not query a stream that is being
+ * captured. */
+static void lanes_await_ready(struct pst_request *req, struct pst_stream_seq *seq)
+{
+	struct penstock_device *dev = req->pump->dev;
+	struct pst_err err; /* not used: pst_stream_arm gets the same error for the request */
+	bool idle;
+
+	if (!dev->ops->stream_begin || dev->ops->stream_begin(dev, req->stream, seq, &err))
+		return;
+	idle = dev->ops->stream_idle(seq, 0);
+	dev->ops->stream_end(seq);
+	if (idle)
+		pst_pump_await_ready(req->pump);
+}
+
 int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct pst_streams *streams;
@@ -370,6 +389,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 	if (!req->pump)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"a stream-ordered request needs a segment");
+	if (!atomic_load_explicit(&req->pump->streams, memory_order_acquire))
+		lanes_await_ready(req, seq); /* the device's first request in stream order */
 	ret = pst_streams_open(req->pump, &stream_hooks, err);
 	if (!ret)
 		ret = shape_find(req, &shape, err);
