@@ -30,6 +30,7 @@
 #include "log.h"
 #include "move.h"
 #include "open.h"
+#include "prepare.h"
 #include "state.h"
 #include "stats.h"
 #include "sync.h"
@@ -123,6 +124,8 @@ struct cuf_error cuFileStreamRegister(void *stream, unsigned flags)
 	pthread_mutex_lock(&streams_lock);
 	code = stream_add(stream, flags);
 	pthread_mutex_unlock(&streams_lock);
+	if (!code)
+		shim_prepare(shim_cuda_stream_ordinal(stream), stream);
 	return shim_err(code);
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keeps the list of registered buffers, and finds the device that an address belongs to. Every
- * transfer calls this file. A registration pins no memory; it only saves a query to the CUDA
- * driver at each transfer. The list is sorted. Lookups take no lock. The counter `changes` is
- * odd while a thread changes the list. A lookup is repeated if it found the counter odd or if
- * the counter has changed meanwhile. A list that is full is replaced by a list of twice its
- * size. The old list must never be freed, because a lookup may still read it.
+ * transfer calls this file. A registration does not pin the buffer; it saves a query to the CUDA
+ * driver at each transfer, and prepares the GPU. The list is sorted. Lookups take no lock. The
+ * counter `changes` is odd while a thread changes the list. A lookup is repeated if it found the
+ * counter odd or if the counter has changed meanwhile. A list that is full is replaced by a list of
+ * twice its size. The old list must never be freed, because a lookup may still read it.
  */
 #include "buffer.h"
 
@@ -20,6 +20,7 @@
 #include "abi/cufile_calls.h"
 #include "fail.h"
 #include "open.h"
+#include "prepare.h"
 #include "state.h"
 #include "stats.h"
 
@@ -350,6 +351,8 @@ struct cuf_error cuFileBufRegister(const void *base, size_t len, int flags)
 
 	shim_count(SHIM_BUF_REGISTER, !code);
 	shim_count_map(ordinal, !code, len);
+	if (!code)
+		shim_prepare(ordinal, NULL);
 	return shim_err(code);
 }
 

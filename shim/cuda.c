@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls the CUDA driver directly for the few functions that the library's API does not offer.
- * They find the allocation at an address, query the state of a stream, or wait for a stream.
- * buffer.c, handle.c, async.c, stats.c and p2p.c call this file. This file uses the CUDA driver
- * only if the process has already loaded it, or if PENSTOCK_LIBCUDA names one, as in tests. It
- * must never initialise the CUDA driver or create a context.
+ * They find the allocation at an address, find the GPU of a stream, query the state of a stream,
+ * or wait for a stream. buffer.c, handle.c, async.c, prepare.c, stats.c and p2p.c call this file.
+ * This file uses the CUDA driver only if the process has already loaded it, or if PENSTOCK_LIBCUDA
+ * names one, as in tests. It must never initialise the CUDA driver or create a context.
  */
 #include "cuda.h"
 
@@ -46,6 +46,10 @@ static struct {
 	int (*device_get)(int *dev, int ordinal);
 	int (*device_uuid)(struct uuid *uuid, int dev);
 	int (*exchange_mode)(int *mode);
+	int (*stream_ctx)(void *stream, void **ctx);
+	int (*ctx_push)(void *ctx);
+	int (*ctx_pop)(void **ctx);
+	int (*ctx_device)(int *ordinal);
 } api;
 static _Atomic bool loaded;
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -104,6 +108,10 @@ static bool driver_loaded(void)
 	    symbol_find(lib, "cuDeviceGet", &api.device_get)) {
 		symbol_find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
 		symbol_find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
+		symbol_find(lib, "cuStreamGetCtx", &api.stream_ctx);
+		symbol_find(lib, "cuCtxPushCurrent_v2", &api.ctx_push);
+		symbol_find(lib, "cuCtxPopCurrent_v2", &api.ctx_pop);
+		symbol_find(lib, "cuCtxGetDevice", &api.ctx_device);
 		atomic_store_explicit(&loaded, true, memory_order_release);
 		lib = NULL; /* keeps the library open, because `api` has addresses in it */
 	}
@@ -202,6 +210,28 @@ static int call_relaxed(int (*call)(void *stream), void *stream)
 	if (exchanged)
 		api.exchange_mode(&mode);
 	return rc;
+}
+
+int shim_cuda_stream_ordinal(void *stream)
+{
+	void *ctx = NULL;
+	int ordinal = -1;
+
+	if (!driver_loaded() || !api.stream_ctx || !api.ctx_push || !api.ctx_pop ||
+	    !api.ctx_device || api.stream_ctx(stream, &ctx) != OK || api.ctx_push(ctx) != OK)
+		return -1;
+	if (api.ctx_device(&ordinal) != OK)
+		ordinal = -1;
+	api.ctx_pop(&ctx);
+	return ordinal;
+}
+
+bool shim_cuda_stream_idle(void *stream)
+{
+	bool capturing;
+
+	return !shim_cuda_stream(stream, &capturing) && !capturing &&
+	       call_relaxed(api.stream_query, stream) == OK;
 }
 
 bool shim_cuda_stream_broken(void *stream)

@@ -18,6 +18,11 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out);
 /* Queries whether a stream is being captured. Returns 0, or a cuFile code if the stream does not
  * exist or no context is current. */
 int shim_cuda_stream(void *stream, bool *capturing);
+/* Returns the index of the GPU that a stream belongs to, or -1 if the driver cannot tell it. */
+int shim_cuda_stream_ordinal(void *stream);
+/* Returns whether all work that was queued on a stream has completed. Returns false if the stream
+ * is being captured, because a query would make the capture fail. */
+bool shim_cuda_stream_idle(void *stream);
 /* Returns whether the stream has failed. The work that is queued on a failed stream never runs. */
 bool shim_cuda_stream_broken(void *stream);
 /* Waits for all work on a stream. NULL means the legacy default stream. Returns a CUresult. */

@@ -32,6 +32,7 @@ static void driver_forked(void)
 	atomic_store(&shim.host, NULL);
 	for (unsigned i = 0; i < SHIM_GPUS_MAX; i++)
 		atomic_store(&shim.gpus[i], NULL);
+	atomic_store(&shim.prepared, 0);
 	atomic_store(&shim.version, 0);
 	shim_p2p_closed();
 	shim_cuda_forked();
@@ -69,6 +70,7 @@ static void devices_close(void)
 
 	for (unsigned i = 0; i < SHIM_GPUS_MAX; i++)
 		devs[i] = atomic_exchange(&shim.gpus[i], NULL);
+	atomic_store(&shim.prepared, 0);
 	devs[SHIM_GPUS_MAX] = atomic_exchange(&shim.host, NULL);
 	shim_buffers_drop();
 	for (unsigned i = 0; i <= SHIM_GPUS_MAX; i++)

@@ -3,8 +3,8 @@
  * Opens the cuFile driver: reads the configuration, sets up the log and opens host memory as a
  * device. driver.c calls it for cuFileDriverOpen; other files call it when a cuFile call needs
  * an open driver. It must never call CUDA, so that cuFileDriverOpen takes well under a
- * millisecond. The drop-in opens a GPU when the program first uses it. The library creates
- * contexts and threads at the first transfer.
+ * millisecond. The drop-in opens a GPU when the program first uses it. prepare.c or the first
+ * transfer lets the library create contexts and threads.
  */
 #include "open.h"
 

@@ -33,6 +33,8 @@ struct shim {
 	struct shim_config config;
 	_Atomic(struct penstock_device *) host;
 	_Atomic(struct penstock_device *) gpus[SHIM_GPUS_MAX];
+	/* Bit i is set if prepare.c has prepared GPU i, or has logged why it could not. */
+	_Atomic uint64_t prepared;
 	/* Function that collects completed stream requests. async.c sets it when it submits the
 	 * first stream request. */
 	void (*_Atomic harvest)(void);

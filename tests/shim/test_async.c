@@ -538,8 +538,13 @@ static int child_implicit_capture(void)
 	off_t zero = 0;
 	ssize_t bytes = -7;
 
-	if (!cu_standin("capturing_ended", &ended))
+	if (!cu_standin("capturing_ended", &ended) || !cu_standin("pst_standin_calls", &calls))
 		return 1;
+	/* A registration must not query the NULL stream. */
+	calls_before = calls("cuStreamQuery");
+	if (cuFileBufRegister(dev, LEN, 0).err || cuFileBufDeregister(dev).err ||
+	    calls("cuStreamQuery") != calls_before)
+		return 6;
 	if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, NULL).err !=
 	    CUF_ASYNC_NOT_SUPPORTED)
 		return 2;
