@@ -1400,7 +1400,7 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * Limit of one stream: while the requests of a stream that are in flight have more than 320
  * operations, penstock_submit accepts no other request for the stream. A contiguous read of up to
  * 1 MiB has 4 operations, so about 80 such reads can be in flight on a stream. A write has 6, and a
- * read of 16 MiB has 13 to 65. A request with several segments or rows may have an operation for
+ * read of 16 MiB has 49 to 68. A request with several segments or rows may have an operation for
  * each of them, and no request has more than 643. The requests of one stream do not use up the
  * limits of the device. Requests in graphs do not count.
  *

@@ -83,8 +83,9 @@ static void every_kind_fills(void **state)
 	kind_fills(SEGS, 100, 3 + SEGS, PENSTOCK_READ, 0, false);
 	/* also a wait for the storage, and another store to `passed` */
 	kind_fills(1, 4096, 6, PENSTOCK_WRITE, 0, false);
-	/* four pieces of 1 MiB */
+	/* pieces of 1 MiB */
 	kind_fills(1, 4u << 20, 1 + 4 * 3, PENSTOCK_READ, 0, false);
+	kind_fills(1, 8u << 20, 1 + 8 * 3, PENSTOCK_READ, 0, false);
 }
 
 /* The operations of a cancelled request stay on the stream, so they count until the stream has

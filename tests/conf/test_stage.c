@@ -245,6 +245,45 @@ static void scattered_and_pitched_reads(void **state)
 	}
 }
 
+/* A read of more than 128 MiB has longer pieces than others, because a request has at most 128
+ * rounds. Each MiB of the file begins with its number, and the other bytes are zeros. */
+static void very_long_read(void **state)
+{
+	const uint64_t count = 131, len = count << 20;
+	struct penstock_seg seg = {.dev = gpu, .row_len = len};
+	struct penstock_storage *numbers;
+	uint64_t number = 0;
+	char name[300];
+	int fd;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s-numbers", path);
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	assert_int_equal(ftruncate(fd, (off_t)len), 0);
+	for (uint64_t i = 1; i <= count; i++)
+		assert_int_equal(pwrite(fd, &i, sizeof(i), (off_t)((i - 1) << 20)), sizeof(i));
+	assert_int_equal(penstock_open(name, NULL, &numbers), 0);
+	assert_int_equal(penstock_alloc(gpu, len, &seg.buf), 0);
+	for (unsigned way = QUEUED; way <= BUSY; way++) {
+		struct penstock_req req = request_of(&seg, 1);
+
+		req.storage = numbers;
+		assert_int_equal(api->cuMemsetD8Async((uintptr_t)seg.buf, GUARD, len, stream),
+				 PST_CU_OK);
+		assert_int_equal(run(&req, (enum way)way), len);
+		for (uint64_t at = 0; at < len; at += 32768) {
+			api->cuMemcpyDtoHAsync(&number, (uintptr_t)seg.buf + at, sizeof(number),
+					       stream);
+			api->cuStreamSynchronize(stream);
+			assert_int_equal(number, at % (1u << 20) ? 0 : (at >> 20) + 1);
+		}
+	}
+	penstock_free(gpu, seg.buf);
+	penstock_close(numbers);
+	close(fd);
+	unlink(name);
+}
+
 /* If a read goes past the end of the file, the rest of the buffer must stay unchanged. */
 static void reads_beyond_the_end(void **state)
 {
@@ -382,9 +421,9 @@ static void submit_early(struct penstock_req *req, int64_t *result, uint64_t *id
 
 /* The library reads the bytes before the stream reaches the request, so a later change of the file
  * has no effect. The buffer changes only when the stream reaches the request. */
-static void early_read_does_not_wait_for_the_stream(uint64_t len)
+static void early_read_does_not_wait_for_the_stream(uint64_t off, uint64_t len)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = len};
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = off, .row_len = len};
 	struct penstock_req req = request(&seg, stream);
 	int64_t result;
 	struct penstock_late late = {.size = sizeof(late), .result = &result};
@@ -396,7 +435,7 @@ static void early_read_does_not_wait_for_the_stream(uint64_t len)
 
 	snprintf(name, sizeof(name), "%s-changes", path);
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
-	assert_int_equal(write(fd, want, seg.row_len), seg.row_len);
+	assert_int_equal(pwrite(fd, want, len, (off_t)off), len);
 	assert_int_equal(penstock_open(name, NULL, &changes), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
@@ -405,7 +444,7 @@ static void early_read_does_not_wait_for_the_stream(uint64_t len)
 	req.late = &late;
 	mem_fill(GUARD, seg.row_len);
 	submit_early(&req, &result, NULL);
-	assert_int_equal(pwrite(fd, want + seg.row_len, seg.row_len, 0), seg.row_len);
+	assert_int_equal(pwrite(fd, want + len, len, (off_t)off), len);
 	assert_int_equal(penstock_wait(queue, &done, 1, 1, 0), 0);
 	assert_int_equal(api->cuMemcpyDtoHAsync(back, (uintptr_t)mem, seg.row_len, other),
 			 PST_CU_OK);
@@ -427,8 +466,10 @@ static void early_read_does_not_wait_for_the_stream(uint64_t len)
 static void early_reads_do_not_wait_for_the_stream(void **state)
 {
 	(void)state;
-	early_read_does_not_wait_for_the_stream(3u << 20);
-	early_read_does_not_wait_for_the_stream(5000);
+	early_read_does_not_wait_for_the_stream(0, 8u << 20);
+	early_read_does_not_wait_for_the_stream(777, 8u << 20);
+	early_read_does_not_wait_for_the_stream(0, 4u << 20);
+	early_read_does_not_wait_for_the_stream(0, 5000);
 }
 
 static unsigned long calls_of(const char *symbol)
@@ -712,6 +753,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(contiguous_reads),
 		cmocka_unit_test(scattered_and_pitched_reads),
+		cmocka_unit_test(very_long_read),
 		cmocka_unit_test(reads_beyond_the_end),
 		cmocka_unit_test(writes),
 		cmocka_unit_test(too_many_requests),
