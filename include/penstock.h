@@ -929,9 +929,11 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			order. So the reads of one stream overlap, as the reads of a queue do.
  *			The result may be stored before the stream reaches the request, but the
  *			completion comes when the stream has passed it. The addresses row_len,
- *			off and buf_off of penstock_late must be NULL. The flag has no effect on
- *			requests that are captured into graphs, or for which too little pinned
- *			memory is free.
+ *			off and buf_off of penstock_late must be NULL. If the requests of the
+ *			device use more than 64 MiB of pinned memory, the library may read only
+ *			after the stream has passed an earlier read. The flag has no effect on
+ *			requests of more than 8 MiB, on requests that are captured into graphs,
+ *			and on those for which too little pinned memory is free.
  */
 #define PENSTOCK_R_DURABLE 0x1u
 #define PENSTOCK_R_EXACT 0x2u

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/base/device_sync.h"
+#include "core/lane/lane.h"
 
 /* ---- places ---- */
 
@@ -219,20 +220,25 @@ static bool replays_overlap(struct pst_stage *stage)
 	return atomic_load(&stage->overlapped);
 }
 
+/* Stores the request's result for the application. After that, the request counts as done for
+ * threads that wait until no stream-ordered request is in flight on the device. */
+static void stage_report(struct pst_request *req)
+{
+	if (req->stage->captured) {
+		result_store(req, replays_overlap(req->stage) ? -EBUSY : pst_req_result(req));
+	} else {
+		result_store(req, pst_req_result(req));
+		pst_device_stream_leave(req->segs[0].dev);
+	}
+}
+
 /* Lets the CUDA stream continue after the request. After this call the stage may belong to another
  * request, or to the next execution of this captured request. */
 static void stage_open(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
-	struct penstock_device *dev = req->segs[0].dev;
 	bool captured = stage->captured;
 
-	if (captured) {
-		result_store(req, replays_overlap(stage) ? -EBUSY : pst_req_result(req));
-	} else {
-		result_store(req, pst_req_result(req));
-		pst_device_stream_leave(dev);
-	}
 	word_raise(&stage->words->released,
 		   atomic_load_explicit(&stage->last, memory_order_relaxed));
 	/* This store must come last, because the lane that polls for it may then free the request.
@@ -241,19 +247,46 @@ static void stage_open(struct pst_request *req)
 		atomic_store_explicit(&req->stage_left, true, memory_order_release);
 }
 
+/* Clears the stage of a read that has ended before all its bytes were in the stage. The stream
+ * still makes the copies that were queued at submit, and they must not copy bytes of earlier
+ * requests to the device. */
+static void stage_clear(struct pst_stage *stage)
+{
+	memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
+}
+
 void pst_stage_finish(struct pst_request *req)
 {
 	struct pst_stage *stage = req->stage;
 
 	if (atomic_exchange_explicit(&req->stage_done, true, memory_order_acq_rel))
 		return;
-	/* The request has ended before all bytes of the read were in the stage, but the stream
-	 * still makes the copies that were queued at submit. Clear the stage, so that they do not
-	 * copy bytes of earlier requests to the device. */
+	stage_report(req);
 	if (req->op == PENSTOCK_READ && !stage->by_kernel &&
-	    atomic_load(&stage->complete) < stage->rounds)
-		memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
+	    atomic_load(&stage->complete) < stage->rounds) {
+		if (!pst_stage_is_vacated(stage)) {
+			/* The pump must not stop before pst_stage_finish_later. */
+			atomic_fetch_add_explicit(&req->home_lane->requests, 1,
+						  memory_order_relaxed);
+			atomic_store_explicit(&stage->clear_due, true, memory_order_release);
+			return;
+		}
+		stage_clear(stage);
+	}
 	stage_open(req);
+}
+
+void pst_stage_finish_later(struct pst_request *req, bool broken)
+{
+	struct pst_stage *stage = req->stage;
+
+	if (!atomic_load_explicit(&stage->clear_due, memory_order_acquire) ||
+	    !(broken || pst_stage_is_vacated(stage)))
+		return;
+	atomic_store_explicit(&stage->clear_due, false, memory_order_relaxed);
+	stage_clear(stage);
+	stage_open(req);
+	atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
 }
 
 bool pst_stage_part(struct pst_request *req)
@@ -296,10 +329,12 @@ static void round_complete(struct pst_request *req, unsigned round)
 	}
 	if (stage->by_kernel)
 		round_list(req, round);
-	if (round + 1 < stage->rounds)
+	if (round + 1 < stage->rounds) {
 		word_raise(&stage->words->released, round + 1);
-	else if (!atomic_exchange_explicit(&req->stage_done, true, memory_order_acq_rel))
+	} else if (!atomic_exchange_explicit(&req->stage_done, true, memory_order_acq_rel)) {
+		stage_report(req);
 		stage_open(req);
+	}
 }
 
 /* Calls round_complete for all rounds that are complete, in order. Only one thread does so at a

@@ -80,7 +80,20 @@ struct pst_stage {
 	_Atomic unsigned complete;
 	/* True while a thread counts complete rounds; then no other thread counts them. */
 	_Atomic bool counting;
-	uint64_t turn; /* number of requests that have used the stage so far */
+	/* Number of the stage's latest request. All requests of the device that take a stage are
+	 * numbered from 1, in this order. */
+	_Atomic uint64_t turn;
+	/* The value of `turn` for which a later read of the stream may take over the memory of this
+	 * stage. It is stored when all operations of the stage's request are on the stream, if the
+	 * request is a read whose copies were queued at submit. */
+	_Atomic uint64_t lends;
+	/* The stage whose memory this stage has taken over, and the value of its `turn` then. Its
+	 * request needs the memory until the stream has passed it. NULL if the memory was free. */
+	const struct pst_stage *lender;
+	uint64_t lender_turn;
+	/* The request has ended, but the memory must be cleared before the stream may continue, and
+	 * the lender still needs it. The lane that polls the stage clears it later. */
+	_Atomic bool clear_due;
 	/* For a captured request: the number of replays (executions by graph launches) that lanes
 	 * have started, and whether replays have overlapped. */
 	bool captured;
@@ -124,8 +137,12 @@ char *pst_stage_memory(const struct pst_chunk *chunk, uint64_t off);
 void pst_stage_moved(const struct pst_chunk *chunk);
 /* Stores the request's result for the application, and lets the stream pass the request. Does
  * nothing if another call has done so. Any thread that has a reference to the request may call it
- * after all phases of the request are done. */
+ * after all phases of the request are done. If the stage's memory must be cleared before, but is
+ * still in use by an earlier request, leaves the rest to pst_stage_finish_later. */
 void pst_stage_finish(struct pst_request *req);
+/* Does what pst_stage_finish has left, as soon as the memory is not in use by an earlier request,
+ * or at once if the device has failed (`broken`). The lane that polls the stage calls it. */
+void pst_stage_finish_later(struct pst_request *req, bool broken);
 
 /* Called after replays (executions of a captured request by graph launches) have overlapped. Lets
  * all of them pass without a copy, and stores -EBUSY as their result. It must be called until it
@@ -149,6 +166,21 @@ static inline bool pst_stage_passed(const struct pst_stage *stage)
 {
 	return __atomic_load_n(&stage->words->passed, __ATOMIC_ACQUIRE) >=
 	       atomic_load_explicit(&stage->last, memory_order_relaxed);
+}
+
+/* Returns whether only this stage's request uses the stage's memory. If the stage has taken over
+ * its memory, that is so as soon as the stream has passed the request of the lender.
+ *
+ * The lender may be freed and taken again at any moment. Its `turn` changes only after the stream
+ * has passed the request, and it never changes back. So the result is true only if the stream has
+ * passed the request, even if the words of the lender belong to its next request already. */
+static inline bool pst_stage_is_vacated(const struct pst_stage *stage)
+{
+	const struct pst_stage *lender = stage->lender;
+
+	return !lender ||
+	       atomic_load_explicit(&lender->turn, memory_order_acquire) != stage->lender_turn ||
+	       pst_stage_passed(lender);
 }
 
 #endif

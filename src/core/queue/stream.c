@@ -221,6 +221,14 @@ static bool stage_is_early(const struct pst_stage *stage)
 	return stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces;
 }
 
+/* Returns whether lanes may start the request: they may write to its stage, and its stream has
+ * reached the request unless it may start before. A retracted request counts as reached although
+ * its stream has not passed the request before, so the first condition is needed in any case. */
+static bool stage_may_start(const struct pst_stage *stage)
+{
+	return pst_stage_is_vacated(stage) && (stage_is_early(stage) || pst_stage_arrived(stage));
+}
+
 /* Returns whether the request is an early read that was submitted while other stream-ordered
  * requests of the device were in flight. */
 static bool stage_is_burst(const struct pst_stage *stage)
@@ -659,11 +667,12 @@ static void req_retract(struct pst_request *req, struct pst_stream_seq *seq, boo
 	}
 }
 
-/* Returns whether the lanes may start the request at submit: it is early, or its stream has reached
- * it already. */
+/* Returns whether the lanes may start the request at submit: they may write to its stage, and the
+ * request is early, or its stream has reached it already. */
 static bool may_start(const struct pst_stage *stage, struct pst_stream_seq *seq)
 {
-	return stage_is_early(stage) || (seq->dev->ops->stream_idle(seq, 0) && seq->reached);
+	return pst_stage_is_vacated(stage) &&
+	       (stage_is_early(stage) || (seq->dev->ops->stream_idle(seq, 0) && seq->reached));
 }
 
 void pst_stream_fill(struct pst_request *req, struct pst_stream_seq *seq)
@@ -693,10 +702,17 @@ void pst_stream_fill(struct pst_request *req, struct pst_stream_seq *seq)
 int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err)
 {
 	struct queueing q = {.ops = seq->dev->ops, .seq = seq, .op = req->op, .err = err};
+	struct pst_stage *stage = req->stage;
+	bool lends = req->op == PENSTOCK_READ && !stage->by_kernel;
+	uint64_t turn = stage->turn;
 	int ret = queue_all(&q, req);
 
 	if (ret)
 		req_retract(req, seq, q.queued, err);
+	else if (lends)
+		/* The stage may belong to another request already. Then this store has no effect,
+		 * because the stage has another `turn`. */
+		atomic_store_explicit(&stage->lends, turn, memory_order_release);
 	seq->dev->ops->stream_end(seq);
 	pst_req_put(req, PST_HOLD);
 	return ret;
@@ -817,7 +833,7 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (stage->captured)
 		return captured_poll(lane, pst_captured_of(req), broken, did);
 	if (req->phase == PST_PHASE_ARMED) {
-		if (stage_is_early(stage) || pst_stage_arrived(stage))
+		if (stage_may_start(stage))
 			req_start(lane, req);
 		else if (broken && req_disarm(req))
 			req_fail_unstarted(req, broken);
@@ -830,6 +846,7 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 	if (req->phase != PST_PHASE_DONE)
 		return false;
 	pst_stage_finish(req);
+	pst_stage_finish_later(req, broken);
 	if (!atomic_load_explicit(&req->stage_left, memory_order_acquire))
 		return false;
 	if (pst_stage_passed(stage))

@@ -27,6 +27,18 @@
 #define PIECES_BEST 8u
 #define STAGE_BYTES ((uint64_t)16 << 20)
 
+/* If the stages would use more memory than this, early reads take over memory of earlier reads of
+ * their stream. So the memory stays in the CPU's cache: on an H200, lanes copy cached bytes into
+ * 64 MiB that are used again and again at 33 to 45 GB/s, and into 256 MiB that are used once at 25
+ * to 28 GB/s. */
+#define HOT_UNITS (((size_t)64 << 20) / PST_STAGE_UNIT)
+/* Minimum length of memory that a read takes over. Shorter reads keep little memory in use. */
+#define LENT_UNITS_MIN (((size_t)256 << 10) / PST_STAGE_UNIT)
+/* A read takes over memory only if its stream has at least this number of reads in flight whose
+ * memory it could take over. Then lanes can fill the memory of one read while the stream copies
+ * that of another. */
+#define LENDERS_MIN 2u
+
 _Static_assert(PST_STAGE_BLOCKS_MAX *BLOCK_BYTES == (size_t)256 << 20 && PST_STAGES_MAX == 1024,
 	       "pst_stage_get names these limits");
 
@@ -208,11 +220,23 @@ static bool block_alloc(struct pst_stage_block *block, size_t count, size_t *uni
 	return true;
 }
 
+/* Returns the number of units that `len` bytes occupy. */
+static size_t units_of(size_t len)
+{
+	return (len + PST_STAGE_UNIT - 1) / PST_STAGE_UNIT;
+}
+
+/* Returns the memory of a stage. */
+static char *memory_of(const struct pst_streams *streams, const struct pst_stage *stage)
+{
+	return streams->blocks[stage->block]->ring.base + stage->at * PST_STAGE_UNIT;
+}
+
 /* Allocates `len` bytes of pinned memory for a stage. The caller holds streams->lock. Returns NULL
  * if no block has enough contiguous memory free. */
 static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, size_t len)
 {
-	size_t count = (len + PST_STAGE_UNIT - 1) / PST_STAGE_UNIT, unit;
+	size_t count = units_of(len), unit;
 
 	for (unsigned i = 0; i < streams->block_count; i++) {
 		if (!block_alloc(streams->blocks[i], count, &unit))
@@ -221,9 +245,57 @@ static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, 
 		stage->at = unit;
 		stage->len = count;
 		streams->units_used += count;
-		return streams->blocks[i]->ring.base + unit * PST_STAGE_UNIT;
+		return memory_of(streams, stage);
 	}
 	return NULL;
+}
+
+/* Returns the oldest of the stream's stages in flight that have at least `count` units and whose
+ * memory a later read may take over. Returns NULL if there are fewer than LENDERS_MIN of them. The
+ * caller holds streams->lock. */
+static struct pst_stage *lender_find(struct pst_streams *streams, const void *stream, size_t count)
+{
+	struct pst_stage *oldest = NULL;
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < streams->users_count; i++) {
+		struct pst_stage *stage = &streams->stages[i];
+		uint64_t turn = atomic_load_explicit(&stage->turn, memory_order_relaxed);
+
+		if (!streams->users[i].used || stage->stream != stream || stage->len < count ||
+		    atomic_load_explicit(&stage->lends, memory_order_acquire) != turn)
+			continue;
+		found++;
+		if (!oldest || turn < oldest->turn)
+			oldest = stage;
+	}
+	return found < LENDERS_MIN ? NULL : oldest;
+}
+
+/* Lets a stage that needs `len` bytes take over all memory of an earlier stage of its stream, if
+ * much memory is in use. The stage owns the memory from then on. Returns NULL if no memory can be
+ * taken over. The caller holds streams->lock.
+ *
+ * No lane writes to the memory until the stream has passed the request of the earlier stage, see
+ * pst_stage_is_vacated. This cannot cause a deadlock: that request is earlier on the same stream,
+ * and all its operations are queued, so it does not wait for this stage. */
+static char *memory_take_over(struct pst_streams *streams, struct pst_stage *stage,
+			      const void *stream, size_t len)
+{
+	size_t count = units_of(len);
+	struct pst_stage *lender = NULL;
+
+	if (count >= LENT_UNITS_MIN && streams->units_used + count > HOT_UNITS)
+		lender = lender_find(streams, stream, count);
+	if (!lender)
+		return NULL;
+	stage->block = lender->block;
+	stage->at = lender->at;
+	stage->len = lender->len;
+	stage->lender = lender;
+	stage->lender_turn = lender->turn;
+	lender->len = 0;
+	return memory_of(streams, stage);
 }
 
 /* Adds a block of pinned memory. Returns false if the maximum number of blocks is reached, or if no
@@ -308,7 +380,9 @@ static struct pst_stage_user *stage_user(struct pst_streams *streams, const stru
 	return &streams->users[stage - streams->stages];
 }
 
-/* Frees the memory of a stage, and puts the stage on the list of free stages. The caller holds
+/* Frees the memory that a stage owns, and puts the stage on the list of free stages. If the stage
+ * has taken over memory, the lender does not need it any more, unless the device has failed. Lanes
+ * do not give back the stage before, see pst_stage_finish_later. The caller holds
  * streams->lock. */
 static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 {
@@ -323,6 +397,7 @@ static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 	}
 	stage_user(streams, stage)->used = false;
 	stage->captured = false;
+	stage->lender = NULL;
 	stage->len = 0;
 	stage->next = streams->free;
 	streams->free = stage;
@@ -398,8 +473,7 @@ void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
 static bool captured_fits(const struct pst_streams *streams, size_t len)
 {
 	return streams->stages_captured < PST_STAGES_CAPTURED_MAX &&
-	       streams->units_captured + (len + PST_STAGE_UNIT - 1) / PST_STAGE_UNIT <=
-		       PST_STAGE_BLOCKS_MAX * UNITS / 2;
+	       streams->units_captured + units_of(len) <= PST_STAGE_BLOCKS_MAX * UNITS / 2;
 }
 
 /* Maximum time in ms that a capture waits until a lane frees the stages of destroyed graphs. */
@@ -409,6 +483,22 @@ static bool captured_fits(const struct pst_streams *streams, size_t len)
  * (LACK_MEMORY), captured requests have reached their limit (LACK_CAPTURED), or the stream has too
  * many operations queued (LACK_OPS). */
 enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED, LACK_OPS };
+
+/* Lets the stage of an early read take over memory of an earlier read of its stream. Returns false
+ * if no memory can be taken over. A read whose copies a kernel makes takes over no memory, because
+ * its lists of copies need memory, too. The caller holds streams->lock. */
+static bool stage_take_over(struct pst_streams *streams, struct pst_stage *stage,
+			    const struct pst_request *req, const struct pst_stage_shape *shape)
+{
+	if (!(req->flags & PENSTOCK_R_EARLY) || shape->by_kernel || shape->captured)
+		return false;
+	pst_stage_cut(stage, shape, false);
+	if (stage->rounds > stage->pieces)
+		return false;
+	stage->mem = memory_take_over(streams, stage, shape->stream,
+				      stage->pieces * stage->piece_bytes);
+	return stage->mem;
+}
 
 /* Allocates the stage's memory: first the memory of its pieces, then, if a GPU kernel makes the
  * copies, the lists of rounds and copies for it. If `small` is true, makes the pieces as small as
@@ -447,13 +537,23 @@ static void stage_set_user(struct pst_streams *streams, const struct pst_stage *
 		streams->users_count = (unsigned)(entry - streams->users) + 1;
 }
 
+/* Sets all words to 0. Uses atomic stores, because lanes may still read the word `passed`: see
+ * pst_stage_is_vacated. */
+static void words_reset(struct pst_stage_words *words)
+{
+	__atomic_store_n(&words->released, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&words->arrived, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&words->passed, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&words->left, 0, __ATOMIC_RELAXED);
+}
+
 /* Removes a stage, whose memory is allocated, from the list of free stages, and counts it. The
  * caller holds streams->lock. */
 static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 		      const struct pst_request *req, const struct pst_stage_shape *shape)
 {
 	streams->free = stage->next;
-	stage->turn++;
+	stage->turn = ++streams->turns;
 	stage->captured = shape->captured;
 	stage->crowded = streams->load_count > 0;
 	if (shape->empty) {
@@ -463,7 +563,7 @@ static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 	stage->last = stage->rounds + (req->op == PENSTOCK_WRITE || !stage->rounds);
 	/* Reset the words with the lock held, so that pst_streams_passed does not find the value of
 	 * the stage's earlier request. */
-	*stage->words = (struct pst_stage_words){0};
+	words_reset(stage->words);
 	if (shape->captured) {
 		streams->stages_captured++;
 		streams->units_captured += stage->len;
@@ -496,7 +596,7 @@ static struct pst_stage *stage_take(struct pst_streams *streams, const struct ps
 	 * the stream. */
 	if (!shape->captured && load_is_full(streams, shape->stream))
 		*lack = LACK_OPS;
-	if (!*lack && !shape->empty)
+	if (!*lack && !shape->empty && !stage_take_over(streams, stage, req, shape))
 		*lack = stage_allocate(streams, stage, shape, small);
 	if (*lack)
 		stage = NULL;

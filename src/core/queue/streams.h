@@ -54,6 +54,7 @@ struct pst_streams {
 	struct pst_stage_block *blocks[PST_STAGE_BLOCKS_MAX];
 	unsigned block_count;
 	size_t units_used; /* number of units of memory that all stages occupy */
+	uint64_t turns;	   /* number of requests that have taken a stage so far */
 	/* Number of units, and number of stages, that captured requests occupy. */
 	size_t units_captured;
 	unsigned stages_captured;
