@@ -23,7 +23,7 @@
 #define COUNT_MAX 128u
 #define STREAMS 8u
 /* Bytes of one batch of reads. A batch also has at most COUNT_MAX reads, because a hardware queue
- * holds about 1,020 operations, and each read takes 5 to 14 of them. */
+ * holds about 1,020 operations, and each short read takes 4 of them. */
 #define BATCH_BYTES (256 * MIB)
 
 struct stream_run {
