@@ -249,10 +249,14 @@ static void stage_open(struct pst_request *req)
 
 /* Clears the stage of a read that has ended before all its bytes were in the stage. The stream
  * still makes the copies that were queued at submit, and they must not copy bytes of earlier
- * requests to the device. */
+ * requests to the device. If each round has a piece of its own, leaves the complete rounds, which
+ * the stream may be copying. */
 static void stage_clear(struct pst_stage *stage)
 {
-	memset(stage->mem, 0, stage->pieces * stage->piece_bytes);
+	unsigned keep = stage->rounds <= stage->pieces ? atomic_load(&stage->complete) : 0;
+
+	memset(stage->mem + keep * stage->piece_bytes, 0,
+	       (stage->pieces - keep) * stage->piece_bytes);
 }
 
 void pst_stage_finish(struct pst_request *req)
