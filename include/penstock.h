@@ -932,7 +932,7 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			off and buf_off of penstock_late must be NULL. If the requests of the
  *			device use more than 64 MiB of pinned memory, the library may read only
  *			after the stream has passed an earlier read. The flag has no effect on
- *			requests of more than 8 MiB, on requests that are captured into graphs,
+ *			requests of more than 16 MiB, on requests that are captured into graphs,
  *			and on those for which too little pinned memory is free.
  */
 #define PENSTOCK_R_DURABLE 0x1u

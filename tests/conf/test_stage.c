@@ -466,7 +466,8 @@ static void early_read_does_not_wait_for_the_stream(uint64_t off, uint64_t len)
 static void early_reads_do_not_wait_for_the_stream(void **state)
 {
 	(void)state;
-	early_read_does_not_wait_for_the_stream(0, 8u << 20);
+	early_read_does_not_wait_for_the_stream(0, 16u << 20);
+	early_read_does_not_wait_for_the_stream(777, 16u << 20);
 	early_read_does_not_wait_for_the_stream(777, 8u << 20);
 	early_read_does_not_wait_for_the_stream(0, 4u << 20);
 	early_read_does_not_wait_for_the_stream(0, 5000);

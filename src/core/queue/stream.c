@@ -296,7 +296,7 @@ static bool copies_may_queue(struct pst_request *req, struct pst_stage_shape *sh
 	struct queueing q = {.op = req->op, .copy_free_max = req->segs[0].dev->facts.copy_free_max};
 	bool many = false;
 
-	pst_stage_cut(&stage, shape, true);
+	pst_stage_cut(&stage, shape, PST_STAGE_SMALL);
 	req->stage = &stage;
 	for (unsigned round = 0; round < stage.rounds && !many; round++)
 		many = pst_stage_parts(req, round, count_part, &q);

@@ -22,7 +22,8 @@
  * of PIECE_BYTES. Reads of 16 MiB then move 1.2 times as many bytes a second as with 4 pieces of
  * 4 MiB, because more of the memory stays in the CPU's cache (H200: 24.9 instead of 20.7 GB/s). The
  * longest requests have longer pieces, because the number of rounds is limited. They have as many
- * as fit in STAGE_BYTES, but at least two. */
+ * as fit in STAGE_BYTES, but at least two. An early read of up to STAGE_BYTES may have a piece for
+ * each round. */
 #define PIECE_BYTES ((uint64_t)1 << 20)
 #define PIECES_BEST 8u
 #define STAGE_BYTES ((uint64_t)16 << 20)
@@ -439,20 +440,21 @@ static uint64_t round_up(uint64_t value, uint64_t to)
 	return (value + to - 1) / to * to;
 }
 
-/* Returns the number of pieces of a stage that is not small. */
-static unsigned pieces_best(uint64_t piece, unsigned rounds)
+/* Returns the number of pieces of a stage that is not small. `whole` requests a piece for each
+ * round. */
+static unsigned pieces_best(uint64_t piece, unsigned rounds, bool whole)
 {
 	uint64_t fit = STAGE_BYTES / piece;
-	/* One piece more gives room for all bytes of a read of 8 MiB at any offset, so that the
-	 * read can be early. */
-	unsigned best = rounds == PIECES_BEST + 1 ? rounds : PIECES_BEST;
 
-	if (fit >= best)
-		return best;
+	/* One piece more gives room for all bytes of a read of STAGE_BYTES at any offset. */
+	if (whole && rounds <= fit + 1)
+		return rounds;
+	fit = fit < PIECES_BEST ? fit : PIECES_BEST;
 	return fit > 2 ? (unsigned)fit : 2;
 }
 
-void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small)
+void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
+		   enum pst_stage_size size)
 {
 	uint64_t piece = round_up(shape->places, shape->block);
 
@@ -463,7 +465,9 @@ void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
 	}
 	stage->piece_bytes = piece;
 	stage->rounds = piece ? (unsigned)((shape->places + piece - 1) / piece) : 0;
-	stage->pieces = small || !piece ? 2 : pieces_best(piece, stage->rounds);
+	stage->pieces = size == PST_STAGE_SMALL || !piece
+				? 2
+				: pieces_best(piece, stage->rounds, size == PST_STAGE_WHOLE);
 	if (stage->pieces > stage->rounds)
 		stage->pieces = stage->rounds;
 }
@@ -484,31 +488,14 @@ static bool captured_fits(const struct pst_streams *streams, size_t len)
  * many operations queued (LACK_OPS). */
 enum lack { LACK_NOTHING, LACK_STAGE, LACK_MEMORY, LACK_CAPTURED, LACK_OPS };
 
-/* Lets the stage of an early read take over memory of an earlier read of its stream. Returns false
- * if no memory can be taken over. A read whose copies a kernel makes takes over no memory, because
- * its lists of copies need memory, too. The caller holds streams->lock. */
-static bool stage_take_over(struct pst_streams *streams, struct pst_stage *stage,
-			    const struct pst_request *req, const struct pst_stage_shape *shape)
-{
-	if (!(req->flags & PENSTOCK_R_EARLY) || shape->by_kernel || shape->captured)
-		return false;
-	pst_stage_cut(stage, shape, false);
-	if (stage->rounds > stage->pieces)
-		return false;
-	stage->mem = memory_take_over(streams, stage, shape->stream,
-				      stage->pieces * stage->piece_bytes);
-	return stage->mem;
-}
-
 /* Allocates the stage's memory: first the memory of its pieces, then, if a GPU kernel makes the
- * copies, the lists of rounds and copies for it. If `small` is true, makes the pieces as small as
- * possible. The caller holds streams->lock. */
+ * copies, the lists of rounds and copies for it. The caller holds streams->lock. */
 static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *stage,
-				const struct pst_stage_shape *shape, bool small)
+				const struct pst_stage_shape *shape, enum pst_stage_size size)
 {
 	size_t room, len;
 
-	pst_stage_cut(stage, shape, small);
+	pst_stage_cut(stage, shape, size);
 	room = stage->pieces * stage->piece_bytes;
 	len = room;
 	if (shape->by_kernel)
@@ -523,6 +510,27 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 	stage->copies = (struct pst_stream_copy *)(void *)(stage->round + stage->rounds);
 	stage->copies_max = shape->copies;
 	return LACK_NOTHING;
+}
+
+/* Allocates the memory of an early read's stage. If possible, it has room for all bytes of the
+ * read, because lanes may then start the read before its stream reaches it. It is new memory if all
+ * stages then use at most HOT_UNITS, or else the memory of an earlier read of the stream. A read
+ * whose copies a kernel makes takes over no memory, because its lists of copies need memory, too.
+ * The caller holds streams->lock. */
+static enum lack early_allocate(struct pst_streams *streams, struct pst_stage *stage,
+				const struct pst_stage_shape *shape, enum pst_stage_size size)
+{
+	size_t len;
+
+	pst_stage_cut(stage, shape, PST_STAGE_WHOLE);
+	len = stage->pieces * stage->piece_bytes;
+	if (stage->rounds > stage->pieces)
+		return stage_allocate(streams, stage, shape, size);
+	if (streams->units_used + units_of(len) <= HOT_UNITS && size != PST_STAGE_SMALL)
+		return stage_allocate(streams, stage, shape, PST_STAGE_WHOLE);
+	stage->mem = shape->by_kernel ? NULL
+				      : memory_take_over(streams, stage, shape->stream, len);
+	return stage->mem ? LACK_NOTHING : stage_allocate(streams, stage, shape, size);
 }
 
 /* Stores the request's `user` for a stage that the request has just taken. The caller holds
@@ -575,12 +583,13 @@ static void stage_use(struct pst_streams *streams, struct pst_stage *stage,
 	stage_set_user(streams, stage, req);
 }
 
-/* Takes a free stage and allocates its memory. `small` requests as little memory as possible.
- * Returns NULL, with the reason in *lack, if a limit is reached. */
+/* Takes a free stage and allocates its memory. Returns NULL, with the reason in *lack, if a limit
+ * is reached. */
 static struct pst_stage *stage_take(struct pst_streams *streams, const struct pst_request *req,
-				    const struct pst_stage_shape *shape, bool small,
+				    const struct pst_stage_shape *shape, enum pst_stage_size size,
 				    enum lack *lack)
 {
+	bool early = req->flags & PENSTOCK_R_EARLY && !shape->captured;
 	struct pst_stage *stage;
 
 	pthread_mutex_lock(&streams->lock);
@@ -588,7 +597,8 @@ static struct pst_stage *stage_take(struct pst_streams *streams, const struct ps
 	stage = streams->free;
 	/* If more than half of the maximum memory is in use, make the stage small, so that more
 	 * requests can be in flight. */
-	small |= streams->units_used > PST_STAGE_BLOCKS_MAX * UNITS / 2;
+	if (streams->units_used > PST_STAGE_BLOCKS_MAX * UNITS / 2)
+		size = PST_STAGE_SMALL;
 	*lack = stage ? LACK_NOTHING : LACK_STAGE;
 	if (shape->captured && !captured_fits(streams, 0))
 		*lack = LACK_CAPTURED;
@@ -596,8 +606,9 @@ static struct pst_stage *stage_take(struct pst_streams *streams, const struct ps
 	 * the stream. */
 	if (!shape->captured && load_is_full(streams, shape->stream))
 		*lack = LACK_OPS;
-	if (!*lack && !shape->empty && !stage_take_over(streams, stage, req, shape))
-		*lack = stage_allocate(streams, stage, shape, small);
+	if (!*lack && !shape->empty)
+		*lack = early ? early_allocate(streams, stage, shape, size)
+			      : stage_allocate(streams, stage, shape, size);
 	if (*lack)
 		stage = NULL;
 	else
@@ -629,17 +640,17 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 {
 	struct pst_err grow_err = {0};
 	enum lack lack;
-	struct pst_stage *stage = stage_take(streams, req, shape, false, &lack);
+	struct pst_stage *stage = stage_take(streams, req, shape, PST_STAGE_NORMAL, &lack);
 
 	while (lack == LACK_MEMORY && memory_grow(streams, &grow_err))
-		stage = stage_take(streams, req, shape, false, &lack);
+		stage = stage_take(streams, req, shape, PST_STAGE_NORMAL, &lack);
 	if (lack == LACK_MEMORY || lack == LACK_CAPTURED)
-		stage = stage_take(streams, req, shape, true, &lack);
+		stage = stage_take(streams, req, shape, PST_STAGE_SMALL, &lack);
 	/* Retry for GONE_MS: after a graph is destroyed, it takes a moment until a lane frees the
 	 * stages of its requests. */
 	for (unsigned ms = 0; lack == LACK_CAPTURED && ms < GONE_MS; ms++) {
 		usleep(1000);
-		stage = stage_take(streams, req, shape, true, &lack);
+		stage = stage_take(streams, req, shape, PST_STAGE_SMALL, &lack);
 	}
 	if (!stage && grow_err.code) {
 		*err = grow_err;

@@ -104,9 +104,13 @@ int pst_streams_open(struct pst_pump *pump, const struct pst_stream_hooks *hooks
  * stream-ordered requests, and frees all memory. */
 void pst_streams_close(struct pst_streams *streams);
 
-/* Divides a stage into pieces: sets their length and number. If `small` is true, the stage gets as
- * little memory as possible. */
-void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape, bool small);
+/* Amount of memory for a stage: as little as possible, as much as most requests need to be fast, or
+ * room for all bytes of the request if it has at most 16 MiB. */
+enum pst_stage_size { PST_STAGE_SMALL, PST_STAGE_NORMAL, PST_STAGE_WHOLE };
+
+/* Divides a stage into pieces: sets their length and number. */
+void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
+		   enum pst_stage_size size);
 /* Takes a free stage, allocates its memory and prepares it for the request. If there is no stage or
  * memory, or if the stream has too many operations of earlier requests, returns -EAGAIN. A capture
  * does not count the operations. For a captured request the function returns -ENOMEM instead of
