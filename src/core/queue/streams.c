@@ -514,17 +514,19 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 
 /* Allocates the memory of an early read's stage. If possible, it has room for all bytes of the
  * read, because lanes may then start the read before its stream reaches it. It is new memory if all
- * stages then use at most HOT_UNITS, or else the memory of an earlier read of the stream. A read
- * whose copies a kernel makes takes over no memory, because its lists of copies need memory, too.
- * The caller holds streams->lock. */
+ * stages then use at most HOT_UNITS, or else the memory of an earlier read of the stream. A long
+ * read does not need as much if its stream reaches it at once: if the copies may be queued, and the
+ * stream has no other requests. A read whose copies a kernel makes takes over no memory, because
+ * its lists of copies need memory, too. The caller holds streams->lock. */
 static enum lack early_allocate(struct pst_streams *streams, struct pst_stage *stage,
 				const struct pst_stage_shape *shape, enum pst_stage_size size)
 {
+	bool reached = !shape->by_kernel && !load_find(streams, shape->stream);
 	size_t len;
 
 	pst_stage_cut(stage, shape, PST_STAGE_WHOLE);
 	len = stage->pieces * stage->piece_bytes;
-	if (stage->rounds > stage->pieces)
+	if (stage->rounds > stage->pieces || (reached && stage->rounds > PIECES_BEST))
 		return stage_allocate(streams, stage, shape, size);
 	if (streams->units_used + units_of(len) <= HOT_UNITS && size != PST_STAGE_SMALL)
 		return stage_allocate(streams, stage, shape, PST_STAGE_WHOLE);
