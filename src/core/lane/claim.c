@@ -185,7 +185,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
  * path, a quarter of a share replaces the half.
  *
  * While other requests are in flight, the first and the last chunks of a request may be twice as
- * long if it has enough bytes for all lanes: a burst of cached reads of 4 MiB then moves 1.08 times
+ * long if it has enough bytes for all lanes: a burst of cached reads of 4 MiB then moves 1.07 times
  * as many bytes a second (H200).
  */
 static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place *place,

@@ -58,7 +58,7 @@
  * staging slots are full (H200, 8 MiB of slots for each lane). */
 #define MIXED_START_NS 1000000u
 /* MIXED_START_NS with effort fast. The copies that other lanes pass then wait for a shorter time:
- * reads are 1.05 to 1.09 times as fast, and take 1.1 times the CPU time (two machines with an
+ * reads are 1.07 to 1.09 times as fast, and take 1.1 times the CPU time (two machines with an
  * H200). */
 #define MIXED_START_FAST_NS 500000u
 /* A CUDA stream cannot wake a lane. So a lane with requests or chunks that wait for a stream polls:
