@@ -930,8 +930,9 @@ typedef void penstock_done_fn(const struct penstock_done *done);
  *			The result may be stored before the stream reaches the request, but the
  *			completion comes when the stream has passed it. The addresses row_len,
  *			off and buf_off of penstock_late must be NULL. If the requests of the
- *			device use more than 64 MiB of pinned memory, the library may read only
- *			after the stream has passed an earlier read. The flag has no effect on
+ *			device use more than 64 MiB of pinned memory, a read of 256 KiB or more
+ *			may start only when the stream has passed an earlier read, and a read of
+ *			more than 8 MiB only when the stream reaches it. The flag has no effect on
  *			requests of more than 16 MiB, on requests that are captured into graphs,
  *			and on those for which too little pinned memory is free.
  */
@@ -1004,7 +1005,8 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  *
  * st	The storage, or NULL to prepare only the device.
  * dev	The device.
- * op	The direction of the requests. It has no effect if `st` is NULL.
+ * op	The direction of the requests. It must be valid, but has no effect if `st` is
+ *	NULL.
  *
  * The function starts the device's lanes (threads that move data). One further lane has no thread:
  * callers of the library run it in their own threads. If `st` is not NULL, the function also tests
@@ -1020,8 +1022,8 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * may still be loading after the device's first penstock_alloc or transfer. If a stream then waits
  * for the program, the load waits for this stream, and the program's calls of the driver wait for
  * the load. So call this function before the first request in stream order whose stream may wait
- * for the program. If the stream of the device's first request in stream order is idle at its
- * submit, the submit waits for the load.
+ * for the program. penstock_submit waits for the load if the request is the device's first in
+ * stream order and its stream is idle.
  *
  * In some files, such as an empty file, no written extent exists on which a path can be tested.
  * The path then stays unproven. After a change of such a file, the next submit tests the path
@@ -1408,9 +1410,9 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  *
  * Limits of one device: 1,024 requests in stream order in flight, and 256 MiB of pinned memory for
  * their bytes. The library pins 32 MiB at first, and more when requests need it. One request takes
- * up to 16 MiB. Requests in graphs count until their graphs are destroyed. They use at most half of
- * the requests and half of the memory. Besides the errors of all requests, penstock_submit returns
- * these:
+ * up to about 17 MiB. Requests in graphs count until their graphs are destroyed. They use at most
+ * half of the requests and half of the memory. Besides the errors of all requests, penstock_submit
+ * returns these:
  *
  * -EAGAIN	a limit of the stream or of the device is reached: wait until the stream, or the
  *		streams of the device, have passed some requests

@@ -61,9 +61,10 @@ struct cuf_error cuFileDriverOpen(void)
 	return shim_err(code);
 }
 
-/* Closes all devices. A thread uses a device only in two cases: while it uses a file, or while it
- * holds a lock and has found the device in `shim`. So no thread uses a device any more after all
- * files are closed and the pointers in `shim` are cleared. */
+/* Closes all devices. A thread uses a device only in three cases: while it uses a file, while it
+ * holds a lock and has found the device in `shim`, or after it has opened the device itself
+ * (prepare.c). So no thread uses a device of this function any more after all files are closed and
+ * the pointers in `shim` are cleared. */
 static void devices_close(void)
 {
 	struct penstock_device *devs[SHIM_GPUS_MAX + 1];

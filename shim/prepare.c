@@ -29,8 +29,8 @@ static int device_hold(int ordinal, struct penstock_device **dev)
 	return code;
 }
 
-/* Stores that the GPU is prepared, unless another thread has closed `dev` and opened the driver
- * again. Returns false if this was stored before. */
+/* Stores that the GPU is prepared, unless another thread has closed the driver meanwhile. Returns
+ * false if this was stored before. */
 static bool prepared_set(int ordinal, const struct penstock_device *dev)
 {
 	uint64_t bit = (uint64_t)1 << ordinal, before = 0;

@@ -17,6 +17,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -155,7 +156,7 @@ static void work(struct worker *w)
 		unsigned slot = n % job.slots;
 
 		while (n >= job.slots && job.way != READ_ONLY && cu_query(w->events[slot]))
-			_mm_pause();
+			sched_yield();
 		if (!fill(w, mem + slot * job.piece, at))
 			job.bad++;
 		if (job.way == READ_ONLY)

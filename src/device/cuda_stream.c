@@ -202,13 +202,18 @@ static bool stream_reached(const struct pst_cuda *api, struct pst_cu_stream *str
 	       flags & PST_CU_STREAM_NON_BLOCKING;
 }
 
-/* Returns the identity of a stream. For the per-thread default stream, this is an address that
- * differs for each thread. */
+/* Returns the identity of a stream. For the per-thread default stream, this is an odd number above
+ * 1. No other thread of the process gets it, also after this thread has ended. */
 static const void *stream_id(const struct pst_cu_stream *stream)
 {
-	static _Thread_local char own;
+	static _Atomic uintptr_t last = 1;
+	static _Thread_local uintptr_t own;
 
-	return stream == PST_CU_STREAM_PER_THREAD ? (const void *)&own : stream;
+	if (stream != PST_CU_STREAM_PER_THREAD)
+		return stream;
+	if (!own)
+		own = atomic_fetch_add_explicit(&last, 2, memory_order_relaxed) + 2;
+	return (const void *)own;
 }
 
 int pst_cuda_stream_begin(struct penstock_device *dev, void *stream, struct pst_stream_seq *seq,

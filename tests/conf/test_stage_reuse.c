@@ -121,19 +121,19 @@ static int case_teardown(void **state)
 /* Submits a short read. Behind it, the copies of long reads are queued at submit although the
  * stream waits. A kernel would make the copies of long reads otherwise, and reads whose copies a
  * kernel makes do not use memory again. */
-static void short_submit(void)
+static int short_submit(void *stream)
 {
 	struct penstock_seg seg = {.buf = sink + FILE_LEN, .dev = gpu, .row_len = 4096};
-	struct penstock_req req = request(&seg, held);
+	struct penstock_req req = request(&seg, stream);
 
-	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	return penstock_submit(q, &req, 1, NULL);
 }
 
 /* Lets the stream `held` wait before a short read. */
 static void hold(void)
 {
 	gate_shut(held);
-	short_submit();
+	assert_int_equal(short_submit(held), 1);
 }
 
 /* Submits an early read number i of `len` bytes from a random offset on. */
@@ -281,6 +281,56 @@ static void much_memory(void **state)
 	ballast_drop();
 }
 
+/* Submits reads to the thread's default stream, which waits for the gate. */
+static void *reads_behind_gate(void *arg)
+{
+	bool ok = !api->cuCtxSetCurrent(arg) &&
+		  !api->cuStreamWaitValue64(PST_CU_STREAM_PER_THREAD, (uintptr_t)gate,
+					    gate_turn + 1, PST_CU_WAIT_GEQ) &&
+		  short_submit(PST_CU_STREAM_PER_THREAD) == 1;
+
+	for (unsigned i = 0; i < FIRST && ok; i++)
+		ok = one_submit(i, PST_CU_STREAM_PER_THREAD, LEN, 0) == 1;
+	return ok ? arg : NULL;
+}
+
+static void *read_on_own_stream(void *arg)
+{
+	return !api->cuCtxSetCurrent(arg) &&
+			       one_submit(FIRST, PST_CU_STREAM_PER_THREAD, LEN, 0) == 1
+		       ? arg
+		       : NULL;
+}
+
+/* The default stream of a thread is not that of an earlier thread, even if the C library gives the
+ * new thread the stack of the earlier one. So a read of the new thread must not take over memory of
+ * the earlier thread's reads, whose stream may wait for the new thread. With the stand-in, all
+ * threads share this stream, so the test only checks that the read starts. */
+static void streams_of_threads(void **state)
+{
+	struct pst_cu_ctx *current = NULL;
+	pthread_t thread;
+	void *good;
+
+	(void)state;
+	if (getenv("PENSTOCK_STANDIN") && !strcmp(getenv("PENSTOCK_STANDIN"), "0"))
+		test_skip("a thread must not end while its default stream waits");
+	ballast_take();
+	assert_int_equal(api->cuCtxGetCurrent(&current), PST_CU_OK);
+	assert_int_equal(pthread_create(&thread, NULL, reads_behind_gate, current), 0);
+	pthread_join(thread, &good);
+	gate_turn++;
+	assert_ptr_equal(good, current);
+	assert_int_equal(pthread_create(&thread, NULL, read_on_own_stream, current), 0);
+	pthread_join(thread, &good);
+	assert_ptr_equal(good, current);
+	result_await(&ones[FIRST]);
+	gate_open();
+	ballast_drop(); /* the streams of both may share a hardware queue */
+	for (unsigned i = 0; i < FIRST + 2; i++)
+		completion_take();
+}
+
 /* Checks that the stream has written zeros for a read that was cancelled before it started. */
 static void zeros_check(const struct one *one)
 {
@@ -367,7 +417,7 @@ static void refused_reads(void **state)
 			if (refused ? ret >= 0 : ret != 1)
 				fail_msg("submit of read %u of round %u: %d", i, round, ret);
 			if (refused)
-				short_submit();
+				assert_int_equal(short_submit(held), 1);
 		}
 		/* These reads get memory that is free. */
 		for (unsigned i = 10; i < READS; i++)
@@ -497,6 +547,7 @@ int main(void)
 		cmocka_unit_test(vacated_memory),
 		cmocka_unit_test_teardown(little_memory, case_teardown),
 		cmocka_unit_test_teardown(much_memory, case_teardown),
+		cmocka_unit_test_teardown(streams_of_threads, case_teardown),
 		cmocka_unit_test_teardown(ended_before_start, case_teardown),
 		cmocka_unit_test_teardown(refused_reads, case_teardown),
 		cmocka_unit_test_teardown(storm, case_teardown),

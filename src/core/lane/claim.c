@@ -47,7 +47,7 @@ static uint64_t place_rest(const struct pst_request *req, const struct pst_place
 }
 
 /* Returns whether other requests are in flight on the lanes that carry this one. */
-static bool req_has_company(const struct pst_request *req)
+static bool req_shares_lanes(const struct pst_request *req)
 {
 	return req->home_lane &&
 	       atomic_load_explicit(&req->home_lane->requests, memory_order_relaxed) > 1;
@@ -64,7 +64,7 @@ static uint64_t mixed_least(const struct pst_request *req, const struct pst_plac
 	const struct pst_plan *plan = place->span->plan;
 	const struct pst_path_state *paths = place->span->route->paths;
 
-	if (req_has_company(req))
+	if (req_shares_lanes(req))
 		return paths[plan->list[PST_WARM][at]].facts.chunk_quick;
 	return pst_plan_least(plan, paths, PST_WARM, at);
 }
@@ -197,7 +197,7 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 	uint64_t ahead = rest / ((path_is_mixed(place, facts) ? 4 : 2) * lanes);
 	uint64_t most = behind < ahead ? behind : ahead;
 
-	if (lanes > 1 && first <= FIRST_DOUBLED && req_has_company(req) &&
+	if (lanes > 1 && first <= FIRST_DOUBLED && req_shares_lanes(req) &&
 	    req->total >= 2 * first * lanes)
 		first *= 2;
 	most = most < first ? first : most / first * first;

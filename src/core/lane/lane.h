@@ -94,8 +94,8 @@ struct pst_lane {
 	 * lane was idle. An old time means that the lane may hang. */
 	_Atomic uint64_t turned_ns;
 	/* Number of incomplete requests that were submitted to this lane. Requests that another
-	 * lane has passed on to this lane do not count. Completed requests count whose stage the
-	 * lane has yet to clear. */
+	 * lane has passed on to this lane do not count. A completed request also counts until
+	 * the lane has cleared its stage. */
 	_Atomic unsigned requests;
 	/* Copy queues that other threads have opened for this lane. */
 	_Atomic(struct pst_copyq *) given;

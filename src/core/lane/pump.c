@@ -93,6 +93,19 @@ void pst_pump_await_ready(struct pst_pump *pump)
 	pthread_mutex_unlock(&start->lock);
 }
 
+/* Returns whether the lane shall run on. If the pump stops, the lane runs until it has cleared the
+ * stages that it must clear for cancelled requests, because streams wait for that. */
+static bool lane_runs(const struct pst_lane *lane)
+{
+	const struct pst_stage *stage = lane->watched;
+
+	if (!atomic_load_explicit(&lane->pump->stop, memory_order_acquire))
+		return true;
+	while (stage && !atomic_load_explicit(&stage->clear_due, memory_order_acquire))
+		stage = stage->next;
+	return stage;
+}
+
 static void *lane_main(void *arg)
 {
 	struct pst_lane *lane = arg;
@@ -110,7 +123,7 @@ static void *lane_main(void *arg)
 	if (go && lane->index == pump->lane_count - 1 && pump->dev->ops->stream_prepare)
 		pump->dev->ops->stream_prepare(pump->dev);
 	start_report_ready(&pump->start);
-	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
+	while (go && lane_runs(lane))
 		pst_lane_turn(lane, -1);
 	pst_lane_close(lane);
 	return NULL;

@@ -87,12 +87,13 @@ struct pst_stage {
 	 * stage. It is stored when all operations of the stage's request are on the stream, if the
 	 * request is a read whose copies were queued at submit. */
 	_Atomic uint64_t lends;
-	/* The stage whose memory this stage has taken over, and the value of its `turn` then. Its
-	 * request needs the memory until the stream has passed it. NULL if the memory was free. */
+	/* The stage whose memory this stage has taken over (the lender), and the value of its
+	 * `turn` then. The lender's request needs the memory until the stream has passed that
+	 * request. NULL if the memory was free. */
 	const struct pst_stage *lender;
 	uint64_t lender_turn;
-	/* The request has ended, but the memory must be cleared before the stream may continue, and
-	 * the lender still needs it. The lane that polls the stage clears it later. */
+	/* Whether the lane that polls the stage must still clear the memory of a request that has
+	 * ended. The lender's request needed the memory at the end of this request. */
 	_Atomic bool clear_due;
 	/* For a captured request: the number of replays (executions by graph launches) that lanes
 	 * have started, and whether replays have overlapped. */
@@ -137,8 +138,8 @@ char *pst_stage_memory(const struct pst_chunk *chunk, uint64_t off);
 void pst_stage_moved(const struct pst_chunk *chunk);
 /* Stores the request's result for the application, and lets the stream pass the request. Does
  * nothing if another call has done so. Any thread that has a reference to the request may call it
- * after all phases of the request are done. If the stage's memory must be cleared before, but is
- * still in use by an earlier request, leaves the rest to pst_stage_finish_later. */
+ * after all phases of the request are done. If the stage's memory must be cleared first, but an
+ * earlier request still uses it, leaves the rest to pst_stage_finish_later. */
 void pst_stage_finish(struct pst_request *req);
 /* Does what pst_stage_finish has left, as soon as the memory is not in use by an earlier request,
  * or at once if the device has failed (`broken`). The lane that polls the stage calls it. */

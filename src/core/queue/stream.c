@@ -222,8 +222,8 @@ static bool stage_is_early(const struct pst_stage *stage)
 }
 
 /* Returns whether lanes may start the request: they may write to its stage, and its stream has
- * reached the request unless it may start before. A retracted request counts as reached although
- * its stream has not passed the request before, so the first condition is needed in any case. */
+ * reached the request unless it may start before. A retracted request counts as reached even if
+ * its stream has not passed the lender's request, so the first condition is needed in any case. */
 static bool stage_may_start(const struct pst_stage *stage)
 {
 	return pst_stage_is_vacated(stage) && (stage_is_early(stage) || pst_stage_arrived(stage));
@@ -424,6 +424,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct p
 
 		if (!shape.empty && !shape.by_kernel)
 			shape.by_kernel = !copies_may_queue(req, &shape, seq, last);
+		/* false if the stream was not queried */
+		shape.reached = !shape.by_kernel && seq->reached;
 		/* Saves a query: a stream that executes copies is not idle. */
 		seq->asked |= last == PST_LAST_COPYING;
 	}

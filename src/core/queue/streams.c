@@ -251,12 +251,12 @@ static char *memory_alloc(struct pst_streams *streams, struct pst_stage *stage, 
 	return NULL;
 }
 
-/* Returns the oldest of the stream's stages in flight that have at least `count` units and whose
- * memory a later read may take over. Returns NULL if there are fewer than LENDERS_MIN of them. The
- * caller holds streams->lock. */
+/* Returns the stage with the least memory, and the oldest of these, among the stream's stages in
+ * flight that have at least `count` units and whose memory a later read may take over. Returns NULL
+ * if there are fewer than LENDERS_MIN of them. The caller holds streams->lock. */
 static struct pst_stage *lender_find(struct pst_streams *streams, const void *stream, size_t count)
 {
-	struct pst_stage *oldest = NULL;
+	struct pst_stage *best = NULL;
 	unsigned found = 0;
 
 	for (unsigned i = 0; i < streams->users_count; i++) {
@@ -267,26 +267,35 @@ static struct pst_stage *lender_find(struct pst_streams *streams, const void *st
 		    atomic_load_explicit(&stage->lends, memory_order_acquire) != turn)
 			continue;
 		found++;
-		if (!oldest || turn < oldest->turn)
-			oldest = stage;
+		if (!best || stage->len < best->len ||
+		    (stage->len == best->len && turn < best->turn))
+			best = stage;
 	}
-	return found < LENDERS_MIN ? NULL : oldest;
+	return found < LENDERS_MIN ? NULL : best;
+}
+
+/* Returns whether stages would use at most HOT_UNITS with `count` units more. Memory of captured
+ * requests does not count, because early reads cannot take it over. */
+static bool memory_stays_hot(const struct pst_streams *streams, size_t count)
+{
+	return streams->units_used - streams->units_captured + count <= HOT_UNITS;
 }
 
 /* Lets a stage that needs `len` bytes take over all memory of an earlier stage of its stream, if
- * much memory is in use. The stage owns the memory from then on. Returns NULL if no memory can be
- * taken over. The caller holds streams->lock.
+ * the stages would use more than HOT_UNITS. The stage owns the memory from then on. Returns NULL if
+ * no memory can be taken over. The caller holds streams->lock.
  *
  * No lane writes to the memory until the stream has passed the request of the earlier stage, see
- * pst_stage_is_vacated. This cannot cause a deadlock: that request is earlier on the same stream,
- * and all its operations are queued, so it does not wait for this stage. */
+ * pst_stage_is_vacated. Waiting for that cannot cause a deadlock: that request is earlier on the
+ * same stream, and all its operations are queued, so it does not wait for this stage. The identity
+ * of a stream must not be that of an earlier stream that still has work. */
 static char *memory_take_over(struct pst_streams *streams, struct pst_stage *stage,
 			      const void *stream, size_t len)
 {
 	size_t count = units_of(len);
 	struct pst_stage *lender = NULL;
 
-	if (count >= LENT_UNITS_MIN && streams->units_used + count > HOT_UNITS)
+	if (count >= LENT_UNITS_MIN && !memory_stays_hot(streams, count))
 		lender = lender_find(streams, stream, count);
 	if (!lender)
 		return NULL;
@@ -382,9 +391,9 @@ static struct pst_stage_user *stage_user(struct pst_streams *streams, const stru
 }
 
 /* Frees the memory that a stage owns, and puts the stage on the list of free stages. If the stage
- * has taken over memory, the lender does not need it any more, unless the device has failed. Lanes
- * do not give back the stage before, see pst_stage_finish_later. The caller holds
- * streams->lock. */
+ * has taken over memory, the lender does not need it any more, unless the device has failed: a lane
+ * gives back such a stage only after the stream has passed the lender's request, see
+ * pst_stage_finish_later. The caller holds streams->lock. */
 static void stage_free(struct pst_streams *streams, struct pst_stage *stage)
 {
 	if (stage->len)
@@ -514,21 +523,20 @@ static enum lack stage_allocate(struct pst_streams *streams, struct pst_stage *s
 
 /* Allocates the memory of an early read's stage. If possible, it has room for all bytes of the
  * read, because lanes may then start the read before its stream reaches it. It is new memory if all
- * stages then use at most HOT_UNITS, or else the memory of an earlier read of the stream. A long
- * read does not need as much if its stream reaches it at once: if the copies may be queued, and the
- * stream has no other requests. A read whose copies a kernel makes takes over no memory, because
- * its lists of copies need memory, too. The caller holds streams->lock. */
+ * stages then use at most HOT_UNITS, or else the memory of an earlier read of the stream. A read of
+ * more than PIECES_BEST rounds gets a stage of normal size if its stream has already reached it. A
+ * read whose copies a kernel makes takes over no memory, because its lists of copies need memory,
+ * too. The caller holds streams->lock. */
 static enum lack early_allocate(struct pst_streams *streams, struct pst_stage *stage,
 				const struct pst_stage_shape *shape, enum pst_stage_size size)
 {
-	bool reached = !shape->by_kernel && !load_find(streams, shape->stream);
 	size_t len;
 
 	pst_stage_cut(stage, shape, PST_STAGE_WHOLE);
 	len = stage->pieces * stage->piece_bytes;
-	if (stage->rounds > stage->pieces || (reached && stage->rounds > PIECES_BEST))
+	if (stage->rounds > stage->pieces || (shape->reached && stage->rounds > PIECES_BEST))
 		return stage_allocate(streams, stage, shape, size);
-	if (streams->units_used + units_of(len) <= HOT_UNITS && size != PST_STAGE_SMALL)
+	if (memory_stays_hot(streams, units_of(len)) && size != PST_STAGE_SMALL)
 		return stage_allocate(streams, stage, shape, PST_STAGE_WHOLE);
 	stage->mem = shape->by_kernel ? NULL
 				      : memory_take_over(streams, stage, shape->stream, len);

@@ -94,6 +94,7 @@ struct pst_stage_shape {
 	bool by_kernel;
 	bool empty; /* no byte passes through pinned memory */
 	bool captured;
+	bool reached;	    /* the stream has reached the request already */
 	const void *stream; /* identity of the stream, see struct pst_stream_seq */
 };
 
@@ -117,8 +118,8 @@ void pst_stage_cut(struct pst_stage *stage, const struct pst_stage_shape *shape,
  * -EAGAIN, because it may take long until a stage becomes free. */
 int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 		  const struct pst_stage_shape *shape, struct pst_stage **out, struct pst_err *err);
-/* Takes back the stage of a request that has completed. Lanes call it. If the stream has not passed
- * the request yet, the stage is freed later. */
+/* Takes back the stage of a request that has completed. Any thread may call it. If the stream has
+ * not passed the request yet, the stage is freed later. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
 
 /* Returns whether the streams have passed all requests that are not captured and whose member
