@@ -506,6 +506,42 @@ static void storm(void **state)
 		assert_true(test_now_ns() < until);
 }
 
+/* A small queue is filled again and again while a stream waits, and all reads of each filling that
+ * wait for memory of earlier reads are cancelled. The queue must reuse the cancelled requests,
+ * although their stages still wait. */
+static void small_queue(void **state)
+{
+	const unsigned fillings = 5;
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *large = q;
+
+	(void)state;
+	ballast_take();
+	opts.requests_max = READS + 1;
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	hold();
+	for (unsigned i = 0; i < FIRST; i++)
+		assert_int_equal(one_submit(i, held, LEN, 0), 1);
+	for (unsigned filling = 0; filling < fillings; filling++) {
+		for (unsigned i = FIRST; i < READS; i++) {
+			assert_int_equal(one_submit(i, held, LEN, 0), 1);
+			ones[i].ended = true;
+			assert_int_equal(penstock_cancel(q, ones[i].id), 0);
+		}
+		for (unsigned i = FIRST; i < READS; i++)
+			completion_take();
+	}
+	gate_open();
+	for (unsigned i = 0; i < FIRST + 1; i++)
+		completion_take();
+	assert_int_equal(api->cuStreamSynchronize(held), PST_CU_OK);
+	for (unsigned i = 0; i < READS; i++)
+		ones[i].ended ? zeros_check(&ones[i]) : bytes_check(&ones[i]);
+	penstock_queue_close(q);
+	q = large;
+	ballast_drop();
+}
+
 static void *close_device(void *arg)
 {
 	penstock_device_close(gpu);
@@ -550,6 +586,7 @@ int main(void)
 		cmocka_unit_test_teardown(streams_of_threads, case_teardown),
 		cmocka_unit_test_teardown(ended_before_start, case_teardown),
 		cmocka_unit_test_teardown(refused_reads, case_teardown),
+		cmocka_unit_test_teardown(small_queue, case_teardown),
 		cmocka_unit_test_teardown(storm, case_teardown),
 		cmocka_unit_test_teardown(closed_device, case_teardown),
 	};

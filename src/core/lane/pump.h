@@ -48,7 +48,7 @@ struct pst_pump_member {
 	void (*help)(struct pst_pump_member *member);
 };
 
-/* Functions of queue/stream.c that pumps call for stream-ordered requests. They are function
+/* Functions of queue/stream_poll.c that pumps call for stream-ordered requests. They are function
  * pointers because code in lane/ must not call code in queue/. */
 struct pst_stream_hooks {
 	/* Checks the requests on the list lane->watched. Starts those whose streams have reached

@@ -232,6 +232,13 @@ static void stage_report(struct pst_request *req)
 	}
 }
 
+/* Lets the CUDA stream pass all rounds. */
+static void stage_release(struct pst_stage *stage)
+{
+	word_raise(&stage->words->released,
+		   atomic_load_explicit(&stage->last, memory_order_relaxed));
+}
+
 /* Lets the CUDA stream continue after the request. After this call the stage may belong to another
  * request, or to the next execution of this captured request. */
 static void stage_open(struct pst_request *req)
@@ -239,8 +246,7 @@ static void stage_open(struct pst_request *req)
 	struct pst_stage *stage = req->stage;
 	bool captured = stage->captured;
 
-	word_raise(&stage->words->released,
-		   atomic_load_explicit(&stage->last, memory_order_relaxed));
+	stage_release(stage);
 	/* This store must come last, because the lane that polls for it may then free the request.
 	 * A captured request may already be freed here, so do not access it. */
 	if (!captured)
@@ -280,17 +286,15 @@ void pst_stage_finish(struct pst_request *req)
 	stage_open(req);
 }
 
-void pst_stage_finish_later(struct pst_request *req, bool broken)
+bool pst_stage_finish_later(struct pst_stage *stage, struct pst_lane *lane, bool broken)
 {
-	struct pst_stage *stage = req->stage;
-
-	if (!atomic_load_explicit(&stage->clear_due, memory_order_acquire) ||
-	    !(broken || pst_stage_is_vacated(stage)))
-		return;
+	if (!broken && !pst_stage_is_vacated(stage))
+		return false;
 	atomic_store_explicit(&stage->clear_due, false, memory_order_relaxed);
 	stage_clear(stage);
-	stage_open(req);
-	atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
+	stage_release(stage);
+	atomic_fetch_sub_explicit(&lane->requests, 1, memory_order_release);
+	return true;
 }
 
 bool pst_stage_part(struct pst_request *req)

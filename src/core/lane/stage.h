@@ -43,6 +43,8 @@
 #include "core/request/spans.h"
 
 #define PST_STAGE_ROUNDS_MAX 128u
+/* A value of the words `passed` and `released` that is greater than the number of any round. */
+#define PST_STAGE_PASSED_ALL (PST_STAGE_ROUNDS_MAX + 2)
 
 /* The words in pinned memory that lanes and the GPU's stream share. The words that lanes store and
  * the words that the stream stores are on different cache lines. */
@@ -93,7 +95,8 @@ struct pst_stage {
 	const struct pst_stage *lender;
 	uint64_t lender_turn;
 	/* Whether the lane that polls the stage must still clear the memory of a request that has
-	 * ended. The lender's request needed the memory at the end of this request. */
+	 * ended. The lender's request needed the memory at the end of this request. The lane then
+	 * drops the request from its list and keeps the stage, so `req` becomes NULL. */
 	_Atomic bool clear_due;
 	/* For a captured request: the number of replays (executions by graph launches) that lanes
 	 * have started, and whether replays have overlapped. */
@@ -141,9 +144,10 @@ void pst_stage_moved(const struct pst_chunk *chunk);
  * after all phases of the request are done. If the stage's memory must be cleared first, but an
  * earlier request still uses it, leaves the rest to pst_stage_finish_later. */
 void pst_stage_finish(struct pst_request *req);
-/* Does what pst_stage_finish has left, as soon as the memory is not in use by an earlier request,
- * or at once if the device has failed (`broken`). The lane that polls the stage calls it. */
-void pst_stage_finish_later(struct pst_request *req, bool broken);
+/* Does what pst_stage_finish has left for a stage with clear_due, if no earlier request uses the
+ * memory any more, or if the device has failed (`broken`). Returns whether it is done. `lane` is
+ * the lane that polls the stage, and calls this function. */
+bool pst_stage_finish_later(struct pst_stage *stage, struct pst_lane *lane, bool broken);
 
 /* Called after replays (executions of a captured request by graph launches) have overlapped. Lets
  * all of them pass without a copy, and stores -EBUSY as their result. It must be called until it
@@ -182,6 +186,21 @@ static inline bool pst_stage_is_vacated(const struct pst_stage *stage)
 	return !lender ||
 	       atomic_load_explicit(&lender->turn, memory_order_acquire) != stage->lender_turn ||
 	       pst_stage_passed(lender);
+}
+
+/* Returns whether lanes may start the request before its stream reaches it, because it has the flag
+ * PENSTOCK_R_EARLY. Its stage must have room for all of its bytes. Otherwise its chunks would wait
+ * for the stream and block other requests, for which the stream may be waiting. */
+static inline bool pst_stage_is_early(const struct pst_stage *stage)
+{
+	return stage->req->flags & PENSTOCK_R_EARLY && stage->rounds <= stage->pieces;
+}
+
+/* Returns whether the request is an early read that was submitted while other stream-ordered
+ * requests of the device were in flight. */
+static inline bool pst_stage_is_burst(const struct pst_stage *stage)
+{
+	return stage->crowded && pst_stage_is_early(stage);
 }
 
 #endif

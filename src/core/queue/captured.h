@@ -3,9 +3,9 @@
  * Captured requests: requests that were submitted to a CUDA stream during a stream capture, so that
  * their operations are nodes of a CUDA graph. Each launch of the graph executes the operations
  * again, which is a replay. A captured request belongs to no queue. It and its pinned memory (its
- * stage) exist until the graph and all its executables are destroyed. stream.c captures requests
- * and starts the work of their replays. This file creates and frees captured requests. It also
- * makes a replay fail if the request's storage has been closed.
+ * stage) exist until the graph and all its executables are destroyed. stream.c captures requests,
+ * and stream_poll.c starts the work of their replays. This file creates and frees captured
+ * requests. It also makes a replay fail if the request's storage has been closed.
  */
 #ifndef PST_CORE_CAPTURED_H
 #define PST_CORE_CAPTURED_H
@@ -52,7 +52,7 @@ bool pst_captured_gone(const struct pst_captured *cap);
 bool pst_captured_await_free(const struct penstock_device *gpu);
 
 /* Prepares the request for a replay, and sets its phase to PST_PHASE_ARMED, from which req_start of
- * stream.c starts it. Returns an error if its storage is closed. Only the lane that polls the
+ * stream_poll.c starts it. Returns an error if its storage is closed. Only the lane that polls the
  * request's stream calls this and the next function. */
 int pst_captured_begin(struct pst_captured *cap, struct pst_lane *lane, struct pst_err *err);
 /* Ends a replay, after all threads have stopped using its request. */

@@ -28,14 +28,14 @@
 #include "core/lane/pump.h"
 #include "core/lane/stage.h"
 #include "core/queue/stream.h"
+#include "core/queue/stream_poll.h"
 #include "core/route/admit.h"
 #include "core/route/route.h"
 
 #define REQUESTS_DEFAULT 256
 #define SEGS_DEFAULT 1024
 #define POOL_SEGS_MAX (16u << 20) /* limit of the product requests_max x segs_max */
-/* maximum length of a request that the calling thread carries; for more, several threads are
- * faster */
+/* Maximum length of a request that the calling thread carries. Lanes carry longer ones faster. */
 #define HERE_BYTES (1u << 20)
 /* Maximum length in bytes of a read whose completion time queue_predict predicts, assuming that its
  * bytes are cached. */

@@ -31,8 +31,5 @@
 int pst_stream_arm(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
 void pst_stream_fill(struct pst_request *req, struct pst_stream_seq *seq);
 int pst_stream_queue(struct pst_request *req, struct pst_stream_seq *seq, struct pst_err *err);
-/* Fails a request that waits for its stream (phase ARMED) if it is cancelled or past its deadline.
- * Any thread that has a reference to the request may call it. */
-void pst_stream_abandon(struct pst_request *req);
 
 #endif

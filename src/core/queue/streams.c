@@ -444,6 +444,12 @@ void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage)
 	pthread_mutex_unlock(&streams->lock);
 }
 
+void pst_stage_put_unused(struct pst_streams *streams, struct pst_stage *stage)
+{
+	__atomic_store_n(&stage->words->passed, PST_STAGE_PASSED_ALL, __ATOMIC_RELEASE);
+	pst_stage_put(streams, stage);
+}
+
 static uint64_t round_up(uint64_t value, uint64_t to)
 {
 	return (value + to - 1) / to * to;

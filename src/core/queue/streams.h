@@ -121,6 +121,8 @@ int pst_stage_get(struct pst_streams *streams, struct pst_request *req,
 /* Takes back the stage of a request that has completed. Any thread may call it. If the stream has
  * not passed the request yet, the stage is freed later. */
 void pst_stage_put(struct pst_streams *streams, struct pst_stage *stage);
+/* Takes back a stage that no stream uses any more, whatever its words say. */
+void pst_stage_put_unused(struct pst_streams *streams, struct pst_stage *stage);
 
 /* Returns whether the streams have passed all requests that are not captured and whose member
  * `user` has this value. A request counts from pst_stage_get on. Any thread may call the function,

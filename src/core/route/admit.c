@@ -4,8 +4,8 @@
  * can carry out. It resolves the path that the caller named, finds each segment's device and route,
  * makes the spans, and checks that paths of the required class can carry them. It refuses a request
  * that cannot be carried out, before any byte moves. queue.c calls pst_req_admit at submit.
- * stream.c calls pst_admit_spans when it knows the offsets and lengths that a stream has supplied.
- * This file must never start a transfer.
+ * stream_poll.c calls pst_admit_spans when it knows the offsets and lengths that a stream has
+ * supplied. This file must never start a transfer.
  */
 #include "core/route/admit.h"
 

@@ -11,8 +11,8 @@
 int pst_req_admit(struct pst_request *req, const struct penstock_req *given, unsigned segs_max,
 		  unsigned spans_max, struct pst_err *err);
 /* Makes the request's spans (contiguous storage ranges), and checks that paths of the request's
- * class can carry them. stream.c calls it again when the stream has supplied the request's late
- * values (struct penstock_late). */
+ * class can carry them. stream_poll.c calls it again when the stream has supplied the request's
+ * late values (struct penstock_late). */
 int pst_admit_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err);
 /* Copies segment `i` of the caller's request to `out`. Returns 1 if the segment names no device;
  * `out` then names the device that owns the buffer. */
