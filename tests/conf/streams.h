@@ -67,4 +67,16 @@ static inline struct penstock_req request(struct penstock_seg *seg, void *stream
 	return req;
 }
 
+/* Makes calls of the driver fail from now on, as pst_standin_fail describes, or none if `spec` is
+ * NULL. Skips the test if the driver is the machine's own. */
+static inline void driver_fail(const char *spec)
+{
+	int (*inject)(const char *spec);
+
+	*(void **)&inject = test_standin_symbol("pst_standin_fail");
+	if (!inject)
+		test_skip("only the stand-in driver fails on demand");
+	assert_int_equal(inject(spec), 0);
+}
+
 #endif

@@ -9,7 +9,6 @@
 #include "copy.h"
 #include "request.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <liburing.h>
 #include <limits.h>
@@ -131,10 +130,8 @@ static void calls_reset(void)
 static unsigned long driver_calls(const char *symbol)
 {
 	unsigned long (*calls)(const char *);
-	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
 
-	*(void **)&calls = dlsym(lib, "pst_standin_calls");
-	dlclose(lib);
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	return calls(symbol);
 }
 

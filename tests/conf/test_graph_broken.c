@@ -191,8 +191,7 @@ static int child(unsigned delay_us)
 	struct penstock_req req;
 	pthread_t thread;
 
-	*(void **)&break_ctx =
-		dlsym(dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), "pst_standin_break");
+	*(void **)&break_ctx = test_standin_symbol("pst_standin_break");
 	if (!break_ctx || setup(NULL) || graphs_load() || penstock_queue_open(NULL, &q) ||
 	    penstock_alloc(gpu, FILE_LEN, &seg.buf) ||
 	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0))

@@ -8,7 +8,6 @@
  */
 #include "test.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -53,12 +52,9 @@ static void overwrite_file(void)
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
 
 	(void)state;
-	if (handle)
-		*(void **)&calls = dlsym(handle, "pst_standin_calls");
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	bytes = malloc(LEN);
 	back = malloc(LEN);
 	test_file_name(name, sizeof(name), "penstock-kept");

@@ -11,7 +11,6 @@
 #include "page_cache.h"
 #include "request.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -108,16 +107,12 @@ static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	uint64_t seed = 11;
-	const char *lib;
-	void *p, *handle;
+	void *p;
 	int fd;
 
 	(void)state;
 	test_use_standin();
-	lib = getenv("PENSTOCK_LIBCUDA");
-	handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
-	if (handle)
-		*(void **)&driver_calls = dlsym(handle, "pst_standin_calls");
+	*(void **)&driver_calls = test_standin_symbol("pst_standin_calls");
 	bytes = malloc(FILE_LEN);
 	back = malloc(FILE_LEN + 2 * GUARD);
 	for (size_t i = 0; i + 8 <= FILE_LEN; i += 8) {

@@ -7,7 +7,6 @@
  */
 #include "gate.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -319,23 +318,17 @@ static void another_thread(void **state)
  * run, so the refused request counts. */
 static void refused_request(void **state)
 {
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW | RTLD_NOLOAD) : NULL;
-	int (*inject)(const char *spec) = NULL;
 	struct penstock_seg seg;
 	struct penstock_req req = request_by(&seg, held, &user_a);
 
 	(void)state;
-	if (handle)
-		*(void **)&inject = dlsym(handle, "pst_standin_fail");
-	if (!inject)
-		test_skip("only the stand-in driver fails on demand");
+	driver_fail(NULL);
 	gate_shut(held);
 	/* The store after the copy fails. */
-	assert_int_equal(inject("cuStreamWriteValue64_v2:1:999"), 0);
+	driver_fail("cuStreamWriteValue64_v2:1:999");
 	req.flags = PENSTOCK_R_EARLY;
 	assert_true(penstock_submit(q, &req, 1, NULL) < 0);
-	assert_int_equal(inject(NULL), 0);
+	driver_fail(NULL);
 	assert_false(passed(&user_a));
 	gate_open();
 	assert_int_equal(api->cuStreamSynchronize(held), PST_CU_OK);

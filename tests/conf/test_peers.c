@@ -7,7 +7,6 @@
  */
 #include "test.h"
 
-#include <dlfcn.h>
 
 #include "penstock.h"
 
@@ -23,15 +22,11 @@ static int setup(void **state)
 {
 	static const char *const names[] = {"host", "cuda:0", "cuda:1"};
 	uint64_t seed = 17;
-	void *lib;
 
 	(void)state;
 	setenv("PENSTOCK_STANDIN_DEVICES", "16", 1);
 	test_use_standin();
-	lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW);
-	if (!lib)
-		return -1;
-	*(void **)&calls = dlsym(lib, "pst_standin_calls");
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	bytes = malloc(LEN);
 	for (unsigned i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);

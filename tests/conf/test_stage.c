@@ -10,7 +10,6 @@
  */
 #include "streams.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
 
@@ -475,12 +474,9 @@ static void early_reads_do_not_wait_for_the_stream(void **state)
 
 static unsigned long calls_of(const char *symbol)
 {
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW | RTLD_NOLOAD) : NULL;
-	unsigned long (*calls)(const char *) = NULL;
+	unsigned long (*calls)(const char *);
 
-	if (handle)
-		*(void **)&calls = dlsym(handle, "pst_standin_calls");
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	return calls ? calls(symbol) : 0;
 }
 
@@ -625,18 +621,10 @@ static void early_kernels_are_retracted(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = LONG_LEN - 100, .row_len = 4096};
 	struct penstock_req req = request_of(&seg, 1);
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW | RTLD_NOLOAD) : NULL;
-	int (*inject)(const char *spec) = NULL;
 	unsigned first = 0;
 
 	(void)state;
-	if (handle)
-		*(void **)&inject = dlsym(handle, "pst_standin_fail");
-	if (!inject) {
-		print_message("# only the stand-in driver fails on demand\n");
-		skip();
-	}
+	driver_fail(NULL);
 	req.stream = stream;
 	req.flags = PENSTOCK_R_EARLY;
 	for (unsigned i = 0; i < 300; i++) {
@@ -649,9 +637,9 @@ static void early_kernels_are_retracted(void **state)
 		waits = calls_of("cuStreamWaitValue64_v2");
 		kernels = calls_of("cuLaunchKernel");
 		stores = calls_of("cuStreamWriteValue64_v2");
-		assert_int_equal(inject("cuStreamWriteValue64_v2:1:999"), 0);
+		driver_fail("cuStreamWriteValue64_v2:1:999");
 		ret = penstock_submit(queue, &req, 1, NULL);
-		assert_int_equal(inject(NULL), 0);
+		driver_fail(NULL);
 		waits = calls_of("cuStreamWaitValue64_v2") - waits;
 		kernels = calls_of("cuLaunchKernel") - kernels;
 		stores = calls_of("cuStreamWriteValue64_v2") - stores;

@@ -9,7 +9,6 @@
  */
 #include "gate.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -394,16 +393,10 @@ static void refused_reads(void **state)
 	static const char *const fails[] = {
 		"cuStreamWaitValue64_v2:1:999", "cuMemcpyHtoDAsync_v2:1:999",
 		"cuStreamWriteValue64_v2:1:999"};
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW | RTLD_NOLOAD) : NULL;
-	int (*inject)(const char *spec) = NULL;
 	int ret;
 
 	(void)state;
-	if (handle)
-		*(void **)&inject = dlsym(handle, "pst_standin_fail");
-	if (!inject)
-		test_skip("only the stand-in driver fails on demand");
+	driver_fail(NULL);
 	ballast_take();
 	for (unsigned round = 0; round < 2600; round++) {
 		hold();
@@ -411,9 +404,9 @@ static void refused_reads(void **state)
 			bool refused = i && i % 2 == 0;
 
 			if (refused)
-				assert_int_equal(inject(fails[(round + i) % 3]), 0);
+				driver_fail(fails[(round + i) % 3]);
 			ret = one_submit(i, held, LEN, 0);
-			assert_int_equal(inject(NULL), 0);
+			driver_fail(NULL);
 			if (refused ? ret >= 0 : ret != 1)
 				fail_msg("submit of read %u of round %u: %d", i, round, ret);
 			if (refused)

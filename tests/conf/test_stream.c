@@ -8,7 +8,6 @@
  */
 #include "streams.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -351,8 +350,6 @@ static void refused_requests_free_their_stages(void **state)
 		"cuMemcpyHtoDAsync_v2:1+:1",
 	};
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
-	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
-	int (*standin_fail)(const char *spec) = NULL;
 	struct pst_cu_stream *stream;
 	struct penstock_done done;
 	struct penstock_queue *q;
@@ -361,12 +358,7 @@ static void refused_requests_free_their_stages(void **state)
 	pst_cu_ptr gate_dev;
 
 	(void)state;
-	if (lib)
-		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
-	if (!standin_fail)
-		/* The checks below need a driver call that fails on demand. Only the simulated
-		 * driver has such calls. */
-		return;
+	driver_fail(NULL);
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
@@ -377,7 +369,7 @@ static void refused_requests_free_their_stages(void **state)
 			 PST_CU_OK);
 	req = request(&seg, stream);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(standin_fail(specs[i]), 0);
+		driver_fail(specs[i]);
 		for (unsigned turn = 0; turn < 1100; turn++) {
 			int ret;
 
@@ -387,7 +379,7 @@ static void refused_requests_free_their_stages(void **state)
 				sched_yield();
 			assert_int_equal(ret, -EINVAL);
 		}
-		assert_int_equal(standin_fail(NULL), 0);
+		driver_fail(NULL);
 		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	}
 	for (unsigned i = 0; i < 3; i++) {
@@ -403,7 +395,6 @@ static void refused_requests_free_their_stages(void **state)
 	penstock_queue_close(q);
 	penstock_free(gpu, seg.buf);
 	api->cuMemFreeHost(gate);
-	dlclose(lib);
 }
 
 static void invalid_stream_requests_are_refused(void **state)

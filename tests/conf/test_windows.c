@@ -9,7 +9,6 @@
  */
 #include "test.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -37,14 +36,11 @@ static unsigned long registered_otherwise;
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
 	uint64_t seed = 23;
 	int fd;
 
 	(void)state;
-	if (handle)
-		*(void **)&calls = dlsym(handle, "pst_standin_calls");
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	bytes = malloc(LEN);
 	back = malloc(LEN);
 	if (!bytes || !back)

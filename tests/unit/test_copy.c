@@ -6,7 +6,6 @@
  */
 #include "api.h"
 
-#include <dlfcn.h>
 
 #define BYTES (1u << 20)
 #define PIECES 1000u
@@ -28,7 +27,7 @@ static int open_all(void **state)
 		return -1;
 	mem = aligned_alloc(4096, BYTES);
 	back = aligned_alloc(4096, BYTES);
-	*(void **)&calls = dlsym(dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), "pst_standin_calls");
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	return !mem || !back;
 }
 

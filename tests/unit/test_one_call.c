@@ -6,7 +6,6 @@
  */
 #include "api.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -79,12 +78,12 @@ static void unmapped_destination_fails(void **state)
 static void prepare_creates_the_streams(void **state)
 {
 	unsigned long (*calls)(const char *);
-	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), *mem;
+	void *mem;
 	struct penstock_storage *st = test_file_open(0);
 	unsigned long before;
 
 	(void)state;
-	*(void **)&calls = dlsym(lib, "pst_standin_calls");
+	*(void **)&calls = test_standin_symbol("pst_standin_calls");
 	assert_int_equal(penstock_alloc(gpu, 4096, &mem), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	before = calls("cuStreamCreateWithPriority");

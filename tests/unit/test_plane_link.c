@@ -7,7 +7,6 @@
  */
 #include "test.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -575,7 +574,7 @@ static size_t gpu_allocs(void)
 	struct pst_standin_live live;
 	void (*query)(struct pst_standin_live *);
 
-	*(void **)&query = dlsym(dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), "pst_standin_live");
+	*(void **)&query = test_standin_symbol("pst_standin_live");
 	assert_non_null(query);
 	query(&live);
 	return live.allocs;
