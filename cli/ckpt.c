@@ -96,10 +96,8 @@ static int ckpt_end(struct output *o, int code)
 	if (!o->a->json)
 		return code;
 	json_bool(&o->j, "ok", !code);
-	if (code) {
-		json_int(&o->j, "exit", code);
-		json_text(&o->j, "error", fail_text());
-	}
+	if (code)
+		json_failure(&o->j, code, fail_text());
 	json_close(&o->j);
 	return code;
 }

@@ -541,7 +541,7 @@ static void report_print_json(const struct copy *c, double took)
 	json_bool(&j, "verified", c->verified);
 	parts_json(&j, &c->parts);
 	if (c->failed)
-		json_text(&j, "error", c->text);
+		json_failure(&j, c->code, c->text);
 	json_close(&j);
 }
 

@@ -123,3 +123,9 @@ void json_array_end(struct json *j)
 	fputc(']', j->f);
 	j->first = false;
 }
+
+void json_failure(struct json *j, int code, const char *message)
+{
+	json_int(j, "exit", code);
+	json_text(j, "error", message);
+}

@@ -24,5 +24,7 @@ void json_end(struct json *j);			   /* } */
 /* Writes `"key": [`. The members of an array have the key NULL. */
 void json_array(struct json *j, const char *key);
 void json_array_end(struct json *j); /* ] */
+/* Writes the members of a command that has failed: the exit status and the error message. */
+void json_failure(struct json *j, int code, const char *message);
 
 #endif

@@ -230,7 +230,7 @@ static void print_json(const struct loading *l)
 	tally_json(&j, &l->tally);
 	json_bool(&j, "verified", l->verified);
 	if (l->code)
-		json_text(&j, "error", l->text);
+		json_failure(&j, l->code, l->text);
 	json_close(&j);
 }
 

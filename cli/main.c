@@ -108,8 +108,7 @@ static void print_json_error(int code)
 		return;
 	json_open(&j, stdout);
 	json_bool(&j, "ok", false);
-	json_int(&j, "exit", code);
-	json_text(&j, "error", fail_text());
+	json_failure(&j, code, fail_text());
 	json_close(&j);
 	fflush(stdout);
 }
