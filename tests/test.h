@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every test program includes this file. It includes cmocka after the headers that cmocka
- * requires. It provides skips with a reason, the seed of random tests, a clock, and functions that
- * make the library load the stand-in CUDA driver and find this driver's own functions. tests/run
- * counts the cases from a program's output. Nothing here may hide a failure by retrying or waiting.
+ * requires. It provides skips with a reason, the seed of random tests, a clock, and a function
+ * that makes the library load the stand-in CUDA driver. Another one finds functions of this driver
+ * that control it. tests/run counts the cases from a program's output. Nothing here may hide a
+ * failure by retrying or waiting.
  * ARCHITECTURE.md, section Words, explains the project's words.
  */
 #ifndef PENSTOCK_TEST_H
@@ -99,8 +100,8 @@ static inline void test_use_standin(void)
 	test_use_standin_at("standin/libcuda.so.1");
 }
 
-/* Returns a function of the stand-in driver that drivers do not have, or NULL if the library loads
- * the machine's own driver. */
+/* Returns a function of the stand-in driver that real drivers do not have. Returns NULL if the
+ * library loads the machine's own driver. */
 static inline void *test_standin_symbol(const char *name)
 {
 	const char *path = getenv("PENSTOCK_LIBCUDA");

@@ -745,6 +745,7 @@ static void overlapping_replays(void **state)
 	struct pst_cu_stream *streams[3];
 	struct pst_cu_graph_exec *execs[3];
 	unsigned busy = 0;
+	uint64_t until;
 	int64_t ret;
 	struct graph g;
 
@@ -768,9 +769,12 @@ static void overlapping_replays(void **state)
 			assert_int_equal(graphs.launch(execs[k % 3], streams[k % 3]), PST_CU_OK);
 		for (unsigned k = 0; k < 3; k++)
 			assert_int_equal(api->cuStreamSynchronize(streams[k]), PST_CU_OK);
-		do /* the library may store -EBUSY after the stream is idle */
+		until = graphs_now_ns() + LIMIT;
+		do { /* the library may store -EBUSY after the stream is idle */
+			assert_true(graphs_now_ns() < until);
 			usleep(300);
-		while ((ret = result_get()) != -EBUSY && !req.path && !mem_is_right(seg.row_len));
+			ret = result_get();
+		} while (ret != -EBUSY && !req.path && !mem_is_right(seg.row_len));
 		busy += ret == -EBUSY;
 		assert_true(ret == -EBUSY || ret == (int64_t)seg.row_len);
 		for (unsigned k = 0; i % 10 == 9; k++) {
@@ -780,6 +784,7 @@ static void overlapping_replays(void **state)
 			if (result_get() == (int64_t)seg.row_len)
 				break;
 			/* The library has not seen the end of the overlap yet. */
+			assert_true(graphs_now_ns() < until);
 			usleep(1000);
 		}
 		if (i % 10 == 9 && !req.path)

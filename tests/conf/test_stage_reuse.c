@@ -499,12 +499,11 @@ static void storm(void **state)
 		assert_true(test_now_ns() < until);
 }
 
-/* A small queue is filled again and again while a stream waits, and all reads of each filling that
- * wait for memory of earlier reads are cancelled. The queue must reuse the cancelled requests,
- * although their stages still wait. */
+/* While a stream waits, more reads are cancelled than the queue has requests. All of them wait for
+ * the memory of earlier reads. The queue must reuse the cancelled requests, although their stages
+ * still wait. */
 static void small_queue(void **state)
 {
-	const unsigned fillings = 5;
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *large = q;
 
@@ -515,23 +514,85 @@ static void small_queue(void **state)
 	hold();
 	for (unsigned i = 0; i < FIRST; i++)
 		assert_int_equal(one_submit(i, held, LEN, 0), 1);
-	for (unsigned filling = 0; filling < fillings; filling++) {
-		for (unsigned i = FIRST; i < READS; i++) {
-			assert_int_equal(one_submit(i, held, LEN, 0), 1);
-			ones[i].ended = true;
-			assert_int_equal(penstock_cancel(q, ones[i].id), 0);
-		}
-		for (unsigned i = FIRST; i < READS; i++)
-			completion_take();
+	for (unsigned i = FIRST; i < BURST; i++) {
+		assert_int_equal(one_submit(i, held, LEN, 0), 1);
+		ones[i].ended = true;
+		assert_int_equal(penstock_cancel(q, ones[i].id), 0);
+		completion_take();
 	}
 	gate_open();
 	for (unsigned i = 0; i < FIRST + 1; i++)
 		completion_take();
 	assert_int_equal(api->cuStreamSynchronize(held), PST_CU_OK);
-	for (unsigned i = 0; i < READS; i++)
+	for (unsigned i = 0; i < BURST; i++)
 		ones[i].ended ? zeros_check(&ones[i]) : bytes_check(&ones[i]);
 	penstock_queue_close(q);
 	q = large;
+	ballast_drop();
+}
+
+static enum pst_cu_result (*driver_copy)(pst_cu_ptr dst, const void *src, size_t len,
+					 struct pst_cu_stream *stream);
+static pthread_t freer, opener;
+
+static void *memory_free(void *ptr)
+{
+	api->cuCtxSetCurrent(ctx);
+	return api->cuMemFree((uintptr_t)ptr) ? NULL : ptr;
+}
+
+static void *gates_open(void *arg)
+{
+	usleep(50000);
+	gate_open();
+	__atomic_store_n(gate + 8, gate[8] + 1, __ATOMIC_RELEASE);
+	return arg;
+}
+
+/* Stands for the driver's copy. While another thread frees memory, which holds the driver's lock
+ * until all streams are idle, the deadline of the read passes. Then the copy waits for the lock. */
+static enum pst_cu_result copy_behind_free(pst_cu_ptr dst, const void *src, size_t len,
+					   struct pst_cu_stream *stream)
+{
+	pst_cu_ptr spare;
+
+	((struct pst_cuda *)(uintptr_t)api)->cuMemcpyHtoDAsync = driver_copy;
+	if (api->cuMemAlloc(&spare, 4096) ||
+	    pthread_create(&freer, NULL, memory_free, (void *)(uintptr_t)spare))
+		return PST_CU_INVALID_VALUE;
+	usleep(50000);
+	if (pthread_create(&opener, NULL, gates_open, NULL))
+		return PST_CU_INVALID_VALUE;
+	return api->cuMemcpyHtoDAsync(dst, src, len, stream);
+}
+
+/* The deadline of a read passes during its submit, which waits in the driver until the stream has
+ * passed the wait of the same read. So the lanes must let the stream pass, although the submit has
+ * not ended. If they do not, the program's time limit ends the test. */
+static void ended_during_submit(void **state)
+{
+	void *freed;
+
+	(void)state;
+	ballast_take();
+	hold();
+	for (unsigned i = 0; i < FIRST; i++)
+		assert_int_equal(one_submit(i, held, LEN, 0), 1);
+	for (unsigned i = 0; i < FIRST; i++)
+		result_await(&ones[i]);
+	driver_copy = api->cuMemcpyHtoDAsync;
+	((struct pst_cuda *)(uintptr_t)api)->cuMemcpyHtoDAsync = copy_behind_free;
+	assert_int_equal(one_submit(FIRST, held, LEN, test_now_ns() + 10000000), 1);
+	assert_ptr_equal(api->cuMemcpyHtoDAsync, driver_copy);
+	assert_int_equal(result_of(&ones[FIRST]), -ETIME);
+	pthread_join(opener, NULL);
+	pthread_join(freer, &freed);
+	assert_non_null(freed);
+	for (unsigned i = 0; i < FIRST + 2; i++)
+		completion_take();
+	assert_int_equal(api->cuStreamSynchronize(held), PST_CU_OK);
+	for (unsigned i = 0; i < FIRST + 1; i++)
+		ones[i].ended ? zeros_check(&ones[i]) : bytes_check(&ones[i]);
 	ballast_drop();
 }
 
@@ -580,6 +641,7 @@ int main(void)
 		cmocka_unit_test_teardown(ended_before_start, case_teardown),
 		cmocka_unit_test_teardown(refused_reads, case_teardown),
 		cmocka_unit_test_teardown(small_queue, case_teardown),
+		cmocka_unit_test_teardown(ended_during_submit, case_teardown),
 		cmocka_unit_test_teardown(storm, case_teardown),
 		cmocka_unit_test_teardown(closed_device, case_teardown),
 	};

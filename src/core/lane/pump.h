@@ -51,9 +51,9 @@ struct pst_pump_member {
 /* Functions of queue/stream_poll.c that pumps call for stream-ordered requests. They are function
  * pointers because code in lane/ must not call code in queue/. */
 struct pst_stream_hooks {
-	/* Checks the requests on the list lane->watched. Starts those whose streams have reached
-	 * them. Removes from the list those whose streams have passed them. Returns how many
-	 * requests it has started or removed. Called on the lane's thread. */
+	/* Checks the stages on the list lane->watched. Starts the requests that streams have
+	 * reached. Removes the stages that streams have passed. Returns how many requests it has
+	 * started or failed, and how many stages it has removed. Called on the lane's thread. */
 	int (*poll)(struct pst_lane *lane);
 	/* Closes pump->streams when the GPU's pump stops. */
 	void (*close)(struct pst_pump *pump);
@@ -70,7 +70,7 @@ struct pst_pump {
 	struct pst_numa numa;	   /* NUMA node of the lanes' threads and memory */
 	size_t slot_bytes;	   /* length of a big slot of the lanes */
 	_Atomic uint64_t attached; /* bit i is set if the lanes can also copy to device i */
-	/* For stream-ordered requests. `streams` and `stream_hooks` are NULL until queue/stream.c
+	/* For stream-ordered requests. `streams` and `stream_hooks` are NULL until queue/streams.c
 	 * sets them at the first such request of the device: first the hooks, then the streams. */
 	_Atomic(struct pst_streams *) streams;
 	const struct pst_stream_hooks *stream_hooks;

@@ -293,6 +293,8 @@ bool pst_stage_finish_later(struct pst_stage *stage, struct pst_lane *lane, bool
 	atomic_store_explicit(&stage->clear_due, false, memory_order_relaxed);
 	stage_clear(stage);
 	stage_release(stage);
+	if (stage->req)
+		atomic_store_explicit(&stage->req->stage_left, true, memory_order_release);
 	atomic_fetch_sub_explicit(&lane->requests, 1, memory_order_release);
 	return true;
 }

@@ -94,9 +94,9 @@ struct pst_stage {
 	 * request. NULL if the memory was free. */
 	const struct pst_stage *lender;
 	uint64_t lender_turn;
-	/* Whether the lane that polls the stage must still clear the memory of a request that has
-	 * ended. The lender's request needed the memory at the end of this request. The lane then
-	 * drops the request from its list and keeps the stage, so `req` becomes NULL. */
+	/* Whether the lane that polls the stage must still clear the stage's memory. The stage's
+	 * request has ended, but at that time the lender's request needed the memory. As soon as no
+	 * other thread uses the stage's request, the lane drops it, and `req` becomes NULL. */
 	_Atomic bool clear_due;
 	/* For a captured request: the number of replays (executions by graph launches) that lanes
 	 * have started, and whether replays have overlapped. */

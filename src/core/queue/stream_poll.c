@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lanes' part of stream-ordered requests: see stream_poll.h. A lane polls the streams of the
- * requests on its list lane->watched. It starts a request when the stream has reached it, and drops
- * a request when the stream has passed it. It must never call the driver, except to query whether
- * the device still works.
+ * The lanes' part of stream-ordered requests: see stream_poll.h. A lane polls the stages on its
+ * list lane->watched. It must never call the driver, except to query whether the device still
+ * works.
  */
 #include "core/queue/stream_poll.h"
 
@@ -86,10 +85,11 @@ static int req_bind_late(struct pst_request *req, struct pst_err *err)
 	return ret;
 }
 
-/* ---- starting and failing requests; on the lane's thread, unless a comment names another ---- */
+/* ---- starting and failing requests; on the lane's thread, unless a comment says otherwise ---- */
 
 /* Moves the request from phase ARMED (it waits for its stream) to phase NEW. Returns true to one
- * thread only, which then starts or fails the request. */
+ * thread only, which then starts or fails the request. Any thread that has a reference to the
+ * request may call this function and the next two. */
 static bool req_disarm(struct pst_request *req)
 {
 	enum pst_phase armed = PST_PHASE_ARMED;
@@ -362,14 +362,16 @@ static bool stage_poll(struct pst_lane *lane, struct pst_stage *stage, const str
 		return false;
 	pst_stage_finish(req);
 	if (atomic_load_explicit(&stage->clear_due, memory_order_acquire)) {
-		/* The stage still waits for another request, whose memory it has taken over. The
-		 * queue shall not wait for that to use this request again. But the thread that
-		 * submits may still use `req` of the stage. */
-		if (atomic_load_explicit(&req->refs, memory_order_acquire) & PST_HOLDS)
+		/* Drop the request at once, so that its queue can use it again. The stage stays on
+		 * the list until its memory is cleared. */
+		if (!(atomic_load_explicit(&req->refs, memory_order_acquire) & PST_HOLDS)) {
+			stage->req = NULL;
+			pst_req_put(req, PST_LISTED);
 			return false;
-		stage->req = NULL;
-		pst_req_put(req, PST_LISTED);
-		return false;
+		}
+		/* The thread that submits still reads stage->req. It may wait in the driver until
+		 * its stream passes this stage, so the stage must be cleared meanwhile. */
+		pst_stage_finish_later(stage, lane, broken);
 	}
 	if (!atomic_load_explicit(&req->stage_left, memory_order_acquire))
 		return false;

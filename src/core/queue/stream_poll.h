@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The lanes' part of stream-ordered requests. After submit, a lane (worker thread) polls the stage
- * of each request. It starts the request when the CUDA stream has reached it, fails it if it is
- * cancelled, late or on a broken device, and drops it when the stream has passed it.
+ * of each request. It starts the request when the CUDA stream has reached it, and fails the request
+ * if it is cancelled or late, or if the device is broken. It drops the request when the stream has
+ * passed it. It drops a request that has failed before that, but keeps the stage until its memory
+ * is cleared.
  */
 #ifndef PST_CORE_STREAM_POLL_H
 #define PST_CORE_STREAM_POLL_H

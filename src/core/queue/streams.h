@@ -2,8 +2,8 @@
 /*
  * The resources of one device for stream-ordered requests: worker threads (a pump) and pinned
  * memory (stages). The first such request of the device creates them. stream.c takes a stage for
- * each request, and returns it when the CUDA stream has passed the request. The pinned memory grows
- * on demand.
+ * each request, and stream_poll.c gives it back. Another request gets it when the CUDA stream has
+ * passed the request. The pinned memory grows on demand.
  */
 #ifndef PST_CORE_STREAMS_H
 #define PST_CORE_STREAMS_H
