@@ -8,8 +8,10 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 
 import boto3
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 import penstock
@@ -27,7 +29,18 @@ class Store:
     server = endpoint = boto = None
 
 
+_PUT, _PUT_LOCK = S3Response.put_object, threading.Lock()
+
+
+def _put_alone(response):
+    """Handles one PUT at a time. moto's threads check "only if the object does not exist" before
+    they store the object, so two of them could create the same object."""
+    with _PUT_LOCK:
+        return _PUT(response)
+
+
 def start():
+    S3Response.put_object = _put_alone
     Store.server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     Store.server.start()
     Store.endpoint = "http://%s:%d" % Store.server.get_host_and_port()
