@@ -7,7 +7,6 @@
  */
 #include "test.h"
 
-
 #include "penstock.h"
 
 #define LEN (1u << 20)

@@ -545,6 +545,13 @@ static enum pst_cu_result (*driver_copy)(pst_cu_ptr dst, const void *src, size_t
 					 struct pst_cu_stream *stream);
 static pthread_t freer, opener;
 
+/* Replaces the function that the library calls for a copy from the host to the GPU. */
+static void copy_set(enum pst_cu_result (*copy)(pst_cu_ptr, const void *, size_t,
+						struct pst_cu_stream *))
+{
+	((struct pst_cuda *)(uintptr_t)api)->cuMemcpyHtoDAsync = copy;
+}
+
 static void *memory_free(void *ptr)
 {
 	api->cuCtxSetCurrent(ctx);
@@ -566,7 +573,7 @@ static enum pst_cu_result copy_behind_free(pst_cu_ptr dst, const void *src, size
 {
 	pst_cu_ptr spare;
 
-	((struct pst_cuda *)(uintptr_t)api)->cuMemcpyHtoDAsync = driver_copy;
+	copy_set(driver_copy);
 	if (api->cuMemAlloc(&spare, 4096) ||
 	    pthread_create(&freer, NULL, memory_free, (void *)(uintptr_t)spare))
 		return PST_CU_INVALID_VALUE;
@@ -591,7 +598,7 @@ static void ended_during_submit(void **state)
 	for (unsigned i = 0; i < FIRST; i++)
 		result_await(&ones[i]);
 	driver_copy = api->cuMemcpyHtoDAsync;
-	((struct pst_cuda *)(uintptr_t)api)->cuMemcpyHtoDAsync = copy_behind_free;
+	copy_set(copy_behind_free);
 	assert_int_equal(one_submit(FIRST, held, LEN, test_now_ns() + 10000000), 1);
 	assert_ptr_equal(api->cuMemcpyHtoDAsync, driver_copy);
 	assert_int_equal(result_of(&ones[FIRST]), -ETIME);

@@ -12,7 +12,6 @@
 
 #include "test.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -357,16 +356,11 @@ static void check_storage(uint64_t off, uint64_t end)
  * of order. */
 static void delay_gpu_operations(unsigned max_us)
 {
-	const char *lib = getenv("PENSTOCK_LIBCUDA");
-	void *handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
-	void (*delay)(unsigned, unsigned long) = NULL;
+	void (*delay)(unsigned, unsigned long);
 
-	if (!handle)
-		return;
-	*(void **)&delay = dlsym(handle, "pst_standin_delay");
+	*(void **)&delay = test_standin_symbol("pst_standin_delay");
 	if (delay)
 		delay(max_us, (unsigned long)random_below(1000) + 1);
-	dlclose(handle);
 }
 
 static void environment_open(uint64_t seed)

@@ -6,7 +6,6 @@
  */
 #include "api.h"
 
-
 #define BYTES (1u << 20)
 #define PIECES 1000u
 
